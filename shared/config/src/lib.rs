@@ -1,0 +1,16 @@
+//! `refile.toml`: one file that tells every process of the fleet what to do.
+//!
+//! # Layout
+//! - [`schema`]: the file's sections and keys, with their defaults
+//! - [`load`](fn@load): flags over environment over file over defaults
+//! - [`show`]: where each value comes from
+//! - [`duration`]: `"30m"` as a value
+
+pub mod duration;
+pub mod schema;
+mod load;
+pub mod show;
+
+pub use duration::Span;
+pub use load::{ConfigError, FILE_NAME, Override, load};
+pub use schema::{Agent, Config, Gate, Provider, Reviewer};

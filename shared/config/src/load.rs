@@ -1,0 +1,294 @@
+//! Flags over environment over file over defaults.
+
+use std::path::{Path, PathBuf};
+
+use toml::{Table, Value};
+
+use crate::schema::{Config, ReviewerType};
+use crate::show::{Source, Sources, fixed_keys};
+
+/// The file's usual name.
+pub const FILE_NAME: &str = "refile.toml";
+
+/// A value that a flag sets: the key with dots, and its text.
+pub type Override = (&'static str, String);
+
+/// Why there is no usable configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file is not there, or cannot be read.
+    #[error("cannot read {}: {source}\n  `refile init` writes one for the repository that you stand in", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The text is not TOML, a key is unknown, or a value has the wrong type.
+    #[error("{path}: {message}")]
+    Parse {
+        /// The file, or the environment variable or flag.
+        path: String,
+        /// Line, place and cause.
+        message: String,
+    },
+    /// Every key is right by itself, and together they make no sense.
+    #[error("{path}: {message}")]
+    Invalid {
+        /// The file.
+        path: String,
+        /// What does not fit, and what would.
+        message: String,
+    },
+}
+
+/// Reads the configuration.
+///
+/// `file` is what `--config` names; without it `refile.toml` here is read where there is one, and the defaults stand
+/// where there is none. `env` is the process's environment; `flags` win over everything.
+pub fn load(
+    file: Option<&Path>,
+    env: impl IntoIterator<Item = (String, String)>,
+    flags: &[Override],
+) -> Result<(Config, Sources), ConfigError> {
+    let path = file.map_or_else(|| PathBuf::from(FILE_NAME), Path::to_path_buf);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => Some(text),
+        Err(error) if file.is_none() && error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(source) => return Err(ConfigError::Read { path, source }),
+    };
+    let name = path.display().to_string();
+    let text_or_empty = text.clone().unwrap_or_default();
+    // The file by itself first: only then can an error point at its line.
+    let _: Config = toml::from_str(&text_or_empty).map_err(|error| parse_error(&name, &error))?;
+    let mut table: Table = toml::from_str(&text_or_empty).map_err(|error| parse_error(&name, &error))?;
+    let mut sources = Sources::of_file(&name, &table);
+
+    let env: Vec<(String, String)> = env.into_iter().collect();
+    for key in fixed_keys() {
+        let variable = format!("REFILE_{}", key.to_uppercase().replace('.', "_"));
+        if let Some((_, value)) = env.iter().find(|(name, _)| *name == variable) {
+            set(&mut table, &key, value, &variable)?;
+            sources.set(&key, Source::Environment(variable));
+        }
+    }
+    for (key, value) in flags {
+        let flag = format!("--{}", key.rsplit('.').next().unwrap_or(key));
+        set(&mut table, key, value, &flag)?;
+        sources.set(key, Source::Flag(flag));
+    }
+    let mut config: Config = table.try_into().map_err(|error| parse_error(&name, &error))?;
+    config.dir = match path.parent() {
+        Some(dir) if text.is_some() && !dir.as_os_str().is_empty() => dir.to_path_buf(),
+        _ => PathBuf::from("."),
+    };
+    validate(&config).map_err(|message| ConfigError::Invalid { path: name, message })?;
+    Ok((config, sources))
+}
+
+/// Sets a dotted key. The text is read as a TOML value where it is one that the key can hold, else taken as a string.
+fn set(table: &mut Table, key: &str, text: &str, origin: &str) -> Result<(), ConfigError> {
+    let mut candidates = Vec::new();
+    if let Ok(parsed) = toml::from_str::<Table>(&format!("value = {text}")) {
+        candidates.extend(parsed.get("value").cloned());
+    }
+    candidates.push(Value::String(text.to_owned()));
+    let mut first_error = None;
+    for value in candidates {
+        let mut changed = table.clone();
+        insert(&mut changed, key, value);
+        match Config::deserialize_table(changed.clone()) {
+            Ok(()) => {
+                *table = changed;
+                return Ok(());
+            }
+            Err(error) => first_error = first_error.or(Some(error)),
+        }
+    }
+    let message = first_error.map(|e| e.message().to_owned()).unwrap_or_default();
+    Err(ConfigError::Parse { path: origin.to_owned(), message: format!("`{text}` does not fit {key}: {message}") })
+}
+
+fn insert(table: &mut Table, key: &str, value: Value) {
+    match key.split_once('.') {
+        None => {
+            table.insert(key.to_owned(), value);
+        }
+        Some((section, rest)) => {
+            let section = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
+            if let Value::Table(section) = section {
+                insert(section, rest, value);
+            }
+        }
+    }
+}
+
+impl Config {
+    fn deserialize_table(table: Table) -> Result<(), toml::de::Error> {
+        table.try_into::<Self>().map(drop)
+    }
+}
+
+/// The library's message with its line and caret, and the known key that is nearest to an unknown one.
+fn parse_error(path: &str, error: &toml::de::Error) -> ConfigError {
+    let mut message = error.to_string().trim_end().to_owned();
+    if let Some(nearest) = nearest_key(error.message()) {
+        message = format!("{message}\n  did you mean `{nearest}`?");
+    }
+    ConfigError::Parse { path: path.to_owned(), message }
+}
+
+/// Reads ``unknown field `x`, expected one of `a`, `b` `` and finds the name nearest to `x`.
+fn nearest_key(message: &str) -> Option<String> {
+    let (unknown, known) = message.strip_prefix("unknown field `")?.split_once("`, expected ")?;
+    known
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .map(|name| (strsim::jaro_winkler(unknown, name), name))
+        .filter(|(similarity, _)| *similarity > 0.7)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, name)| name.to_owned())
+}
+
+/// Holds what no single key can say.
+fn validate(config: &Config) -> Result<(), String> {
+    let p = &config.policy;
+    if p.max_attempts == 0 {
+        return Err("policy.max_attempts must be at least 1".to_owned());
+    }
+    if !(0.0..1.0).contains(&p.confidence) {
+        return Err(format!("policy.confidence is {}; it must be at least 0 and less than 1", p.confidence));
+    }
+    for (budget, name) in [
+        (p.max_reviews, "max_reviews"),
+        (p.max_review_failures, "max_review_failures"),
+        (p.max_infra_failures, "max_infra_failures"),
+        (p.max_land_failures, "max_land_failures"),
+        (p.max_deliveries, "max_deliveries"),
+    ] {
+        if budget == 0 {
+            return Err(format!("policy.{name} must be at least 1"));
+        }
+    }
+    if config.workers.lease < crate::Span::seconds(1) {
+        return Err("workers.lease must be at least 1s".to_owned());
+    }
+    for (name, agent) in &config.agents {
+        if agent.command.is_empty() {
+            return Err(format!("agents.{name}.command is empty; name a program, as in [\"claude\", \"-p\"]"));
+        }
+    }
+    for name in &p.ladder {
+        if !config.agents.contains_key(name) {
+            return Err(format!("policy.ladder names `{name}`, and there is no [agents.{name}]"));
+        }
+    }
+    for (name, reviewer) in &config.reviewers {
+        match reviewer.kind {
+            ReviewerType::Command if reviewer.command.is_empty() => {
+                return Err(format!("reviewers.{name}.command is empty; name a program"));
+            }
+            ReviewerType::Llm if reviewer.model.is_none() => {
+                return Err(format!("reviewers.{name} needs a `model`"));
+            }
+            ReviewerType::Llm if reviewer.provider.as_ref().is_none_or(|p| !config.providers.contains_key(p)) => {
+                let named = reviewer.provider.as_deref().unwrap_or("NAME");
+                return Err(format!(
+                    "reviewers.{name} needs a `provider` that exists: write a section [providers.{named}]"
+                ));
+            }
+            _ => {}
+        }
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for gate in &config.gates {
+        let built_in =
+            [refile_core::gate::EMPTY_DIFF, refile_core::gate::MERGE_CONFLICT, refile_core::gate::DIFF_POLICY];
+        if built_in.contains(&gate.name.as_str()) {
+            return Err(format!("the gate `{}` is built in; give yours another name", gate.name));
+        }
+        if !seen.insert(&gate.name) {
+            return Err(format!("the gate `{}` is there twice", gate.name));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load_text(text: &str, env: &[(&str, &str)], flags: &[Override]) -> Result<(Config, Sources), ConfigError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("refile.toml");
+        std::fs::write(&path, text).unwrap();
+        load(Some(&path), env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())), flags)
+    }
+
+    #[track_caller]
+    fn check_error(text: &str, says: &[&str]) {
+        let error = load_text(text, &[], &[]).unwrap_err().to_string();
+        for word in says {
+            assert!(error.contains(word), "{error:?} does not say {word:?}");
+        }
+    }
+
+    #[test]
+    fn an_empty_file_is_the_defaults() {
+        let (config, _) = load_text("", &[], &[]).unwrap();
+        assert_eq!(config.policy(), Policy { reviewers: vec!["default".into()], ..Policy::default() });
+        assert_eq!(config.store, "sqlite:.refile/fleet.db");
+    }
+
+    use refile_core::Policy;
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line_and_the_nearest_known_one() {
+        check_error("[policy]\nmax_atempts = 4\n", &["max_atempts", "line 2", "did you mean `max_attempts`?"]);
+        check_error("stroe = \"x\"\n", &["stroe", "did you mean `store`?"]);
+        check_error("[agents.a]\ncommand = [\"x\"]\ntimout = \"1m\"\n", &["timout", "did you mean `timeout`?"]);
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused() {
+        check_error("[policy]\nmax_attempts = 0\n", &["policy.max_attempts must be at least 1"]);
+        check_error("[policy]\nconfidence = 1.0\n", &["less than 1"]);
+        check_error("[workers]\nlease = \"soon\"\n", &["soon", "90s"]);
+        check_error("[reviewers.j]\ntype = \"llm\"\nmodel = \"m\"\n", &["reviewers.j", "provider"]);
+        check_error("[[gates]]\nname = \"empty_diff\"\nrun = \"true\"\n", &["built in"]);
+        check_error("[policy]\nladder = [\"x\"]\n", &["no [agents.x]"]);
+    }
+
+    #[test]
+    fn flags_win_over_environment_over_file() {
+        let text = "store = \"sqlite:a\"\n[policy]\nmax_attempts = 4\n[workers]\ncoders = 1\n";
+        let env = [("REFILE_POLICY_MAX_ATTEMPTS", "5"), ("REFILE_STORE", "sqlite:b"), ("REFILE_WORKERS_LEASE", "9s")];
+        let (config, sources) = load_text(text, &env, &[("store", "sqlite:c".to_owned())]).unwrap();
+        assert_eq!((config.store.as_str(), config.policy.max_attempts, config.workers.coders), ("sqlite:c", 5, 1));
+        assert_eq!(config.workers.lease, crate::Span::seconds(9));
+        assert_eq!(sources.get("store"), Source::Flag("--store".into()));
+        assert_eq!(sources.get("policy.max_attempts"), Source::Environment("REFILE_POLICY_MAX_ATTEMPTS".into()));
+        assert!(matches!(sources.get("workers.coders"), Source::File(_)));
+        assert_eq!(sources.get("workers.reviewers"), Source::Default);
+    }
+
+    #[test]
+    fn a_bad_environment_variable_is_named() {
+        let error = load_text("", &[("REFILE_POLICY_MAX_ATTEMPTS", "many")], &[]).unwrap_err().to_string();
+        assert!(error.contains("REFILE_POLICY_MAX_ATTEMPTS") && error.contains("many"), "{error}");
+    }
+
+    #[test]
+    fn the_first_agent_is_the_default() {
+        let (config, _) =
+            load_text("[agents.zed]\ncommand = [\"z\"]\n[agents.abc]\ncommand = [\"a\"]\n", &[], &[]).unwrap();
+        assert_eq!(config.policy().ladder, ["zed"]);
+    }
+
+    #[test]
+    fn a_file_that_was_named_must_be_there() {
+        let error = load(Some(Path::new("/nonexistent/refile.toml")), [], &[]).unwrap_err().to_string();
+        assert!(error.contains("/nonexistent/refile.toml") && error.contains("refile init"), "{error}");
+    }
+}

@@ -1,0 +1,107 @@
+//! What is counted. Counters and gauges are kept by the store and change in the same step as the record, so that they
+//! stay true whoever crashes.
+
+use std::collections::BTreeMap;
+
+use crate::task::{Task, TaskState};
+
+/// One counted thing: a metric's name and the values of its labels.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Count {
+    /// The metric's name without the prefix `refile_`.
+    pub metric: &'static str,
+    /// The labels' values, in the order of [`labels`].
+    pub labels: Vec<String>,
+}
+
+/// Parts of a stored key are joined by this; it is taken out of label values.
+const SEPARATOR: char = '\u{1f}';
+
+/// The counters and gauges that the store keeps, with the names of their labels.
+pub const METRICS: &[(&str, &[&str])] = &[
+    ("tasks_submitted_total", &[]),
+    ("tasks_finished_total", &["outcome"]),
+    ("task_attempts", &["workflow", "phase", "outcome", "attempts"]),
+    ("reviews_total", &["reviewer", "verdict"]),
+    ("review_failures_total", &["reviewer", "kind"]),
+    ("agent_failures_total", &["agent", "kind"]),
+    ("refiles_total", &["cause"]),
+    ("repeated_rejections_total", &[]),
+    ("gate_failures_total", &["gate"]),
+    ("escalations_total", &["reason"]),
+    ("escalation_decisions_total", &["action"]),
+    ("leases_expired_total", &["queue"]),
+    ("stale_outcomes_total", &[]),
+    ("quarantined_total", &[]),
+    ("tasks", &["state"]),
+    ("task_attempts_current", &["attempt"]),
+    ("escalations_open", &["reason"]),
+];
+
+/// The names of a stored metric's labels.
+pub fn labels(metric: &str) -> &'static [&'static str] {
+    METRICS.iter().find(|(name, _)| *name == metric).map_or(&[], |(_, labels)| labels)
+}
+
+impl Count {
+    /// A counted thing. `metric` is one of [`METRICS`].
+    pub fn new(metric: &'static str, values: &[&str]) -> Self {
+        debug_assert_eq!(labels(metric).len(), values.len(), "{metric}");
+        Self { metric, labels: values.iter().map(|v| v.replace(SEPARATOR, " ")).collect() }
+    }
+
+    /// The key under which the store keeps it.
+    pub fn key(&self) -> String {
+        let mut key = self.metric.to_owned();
+        for value in &self.labels {
+            key.push(SEPARATOR);
+            key.push_str(value);
+        }
+        key
+    }
+
+    /// Reads a stored key; `None` where it is of no known metric or has other labels.
+    pub fn parse(key: &str) -> Option<Self> {
+        let mut parts = key.split(SEPARATOR);
+        let name = parts.next()?;
+        let (metric, labels) = METRICS.iter().find(|(metric, _)| *metric == name)?;
+        let values: Vec<String> = parts.map(str::to_owned).collect();
+        (values.len() == labels.len()).then_some(Self { metric, labels: values })
+    }
+}
+
+/// The gauges that this task is part of, each by 1.
+fn gauges(task: &Task) -> Vec<Count> {
+    let mut gauges = vec![Count::new("tasks", &[task.state.as_str()])];
+    if matches!(task.state, TaskState::Open | TaskState::Escalated) {
+        gauges.push(Count::new("task_attempts_current", &[&task.attempt_number().to_string()]));
+        gauges.extend(task.open_escalations().map(|e| Count::new("escalations_open", &[e.reason.as_str()])));
+    }
+    gauges
+}
+
+/// What the stored numbers change by when `before` (nothing for a new task) becomes `after` and `counted` happened.
+pub fn deltas(before: Option<&Task>, after: &Task, counted: &[Count]) -> Vec<(String, i64)> {
+    let mut deltas: BTreeMap<String, i64> = BTreeMap::new();
+    let mut add = |count: &Count, by: i64| *deltas.entry(count.key()).or_default() += by;
+    for count in counted.iter().chain(&gauges(after)) {
+        add(count, 1);
+    }
+    for count in &before.map(gauges).unwrap_or_default() {
+        add(count, -1);
+    }
+    deltas.into_iter().filter(|(_, by)| *by != 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_reads_back_and_odd_ones_do_not() {
+        let count = Count::new("reviews_total", &["a\u{1f}b", "approved"]);
+        assert_eq!(Count::parse(&count.key()), Some(count));
+        assert_eq!(Count::parse("nonsense"), None);
+        assert_eq!(Count::parse("reviews_total\u{1f}x"), None);
+    }
+}

@@ -1,0 +1,419 @@
+//! A transition in the making: the record as it will be, the effects so far, and the steps that decisions are made of.
+
+use super::{Effect, Notice, Refusal, Transition, What};
+use crate::count::Count;
+use crate::event::Actor;
+use crate::failure::Failure;
+use crate::id::Timestamp;
+use crate::policy::{OnExhausted, Policy};
+use crate::task::{
+    Approval, Attempt, AttemptOutcome, Cause, Escalation, EscalationReason, Forgiven, Job, Phase, PhaseState, Queue,
+    Rejection, Task, TaskState, Usage,
+};
+use crate::text::normalised;
+
+/// A transition in the making, for one phase of the task.
+pub(super) struct Draft<'a> {
+    pub(super) task: Task,
+    pub(super) policy: &'a Policy,
+    pub(super) now: Timestamp,
+    effects: Vec<Effect>,
+    at: usize,
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(task: &Task, policy: &'a Policy, now: Timestamp) -> Self {
+        Self { task: task.clone(), policy, now, effects: Vec::new(), at: 0 }
+    }
+
+    /// Turns to the phase of that name, which must have a job.
+    pub(super) fn with_phase(mut self, name: &str) -> Result<Self, Refusal> {
+        let found = self.task.phases.iter().position(|p| p.name == name);
+        self.at = found.ok_or_else(|| Refusal::Stale(format!("the task has no phase `{name}`")))?;
+        if self.phase().job.is_none() {
+            return Err(Refusal::Stale(format!("the phase `{name}` has no job: it is {}", self.phase().state)));
+        }
+        Ok(self)
+    }
+
+    /// Turns to the phase of that name, whatever it does.
+    pub(super) fn turn_to(&mut self, name: &str) {
+        self.at = self.task.phases.iter().position(|p| p.name == name).unwrap_or(self.at);
+    }
+
+    /// Holds that the phase is at this attempt.
+    pub(super) fn for_attempt(self, number: u32) -> Result<Self, Refusal> {
+        match self.phase().attempt_number() {
+            current if current == number => Ok(self),
+            current => Err(Refusal::Stale(format!("it is about attempt {number}, and the phase is at {current}"))),
+        }
+    }
+
+    /// Holds that the phase's job is one for this queue.
+    pub(super) fn with_job_in(self, queue: Queue) -> Result<Self, Refusal> {
+        match self.phase().job.as_ref().map(Job::queue) {
+            Some(current) if current == queue => Ok(self),
+            _ => Err(Refusal::Stale(format!("it is about a {queue} job, and the phase is {}", self.phase().state))),
+        }
+    }
+
+    pub(super) fn phase(&self) -> &Phase {
+        &self.task.phases[self.at]
+    }
+
+    pub(super) fn phase_mut(&mut self) -> &mut Phase {
+        &mut self.task.phases[self.at]
+    }
+
+    /// The attempt that the phase is at. A phase with a job always has one: [`Draft::start_attempt`] made it.
+    pub(super) fn attempt(&self) -> Result<&Attempt, Refusal> {
+        self.phase().attempts.last().ok_or_else(no_attempt)
+    }
+
+    pub(super) fn attempt_mut(&mut self) -> Result<&mut Attempt, Refusal> {
+        self.phase_mut().attempts.last_mut().ok_or_else(no_attempt)
+    }
+
+    /// The attempts that the phase may have.
+    pub(super) fn cap(&self) -> u32 {
+        let phase = self.phase();
+        phase.limits.max_attempts.unwrap_or(self.policy.max_attempts).max(1).saturating_add(phase.granted)
+    }
+
+    pub(super) fn count(&mut self, metric: &'static str, labels: &[&str]) {
+        self.effects.push(Effect::Count(Count::new(metric, labels)));
+    }
+
+    pub(super) fn notify(&mut self, what: What, detail: impl Into<String>) {
+        let phase = self.phase();
+        let notice =
+            Notice { what, phase: Some(phase.name.clone()), attempt: phase.attempt_number(), detail: detail.into() };
+        self.effects.push(Effect::Notify(notice));
+    }
+
+    pub(super) fn spend(&mut self, usage: Usage) {
+        self.task.spent += usage;
+    }
+
+    /// Gives the phase a job.
+    pub(super) fn enqueue(&mut self, job: Job, delay_ms: u64) {
+        let spends = !matches!(job, Job::Land);
+        if spends && self.budget_is_spent() {
+            self.phase_mut().job = Some(job);
+            self.escalate(EscalationReason::BudgetExhausted, self.what_was_spent());
+            return;
+        }
+        let state = match job.queue() {
+            Queue::Code => PhaseState::Coding,
+            Queue::Review => PhaseState::Reviewing,
+            Queue::Land => PhaseState::Landing,
+        };
+        let phase = self.phase_mut();
+        phase.state = state;
+        let effect = Effect::Enqueue {
+            phase: phase.name.clone(),
+            queue: job.queue(),
+            attempt: phase.attempt_number(),
+            delay_ms,
+        };
+        phase.job = Some(job);
+        self.effects.push(effect);
+    }
+
+    /// Puts the phase's job back after a failure, uncharged; the wait grows with `tries`.
+    pub(super) fn requeue(&mut self, tries: usize, failure: &Failure) {
+        let delay = self.policy.backoff(tries as u32, failure.retry_after_ms);
+        if let Some(job) = self.phase().job.clone() {
+            self.notify(What::Requeued, format!("again in {} s: {failure}", delay.div_ceil(1_000)));
+            self.enqueue(job, delay);
+        }
+    }
+
+    /// Starts the phase's next attempt; its first where it waited.
+    pub(super) fn start_attempt(&mut self) {
+        let waited = self.phase().state == PhaseState::Waiting;
+        let number = if waited { 1 } else { self.phase().attempt_number().saturating_add(1) };
+        let agent = self.policy.agent(number).to_owned();
+        if self.budget_is_spent() {
+            self.phase_mut().job = Some(Job::Code { agent });
+            self.escalate(EscalationReason::BudgetExhausted, self.what_was_spent());
+            return;
+        }
+        let started_at = self.now;
+        self.phase_mut().attempts.push(Attempt {
+            number,
+            agent: agent.clone(),
+            started_at,
+            finished_at: None,
+            prompt_digest: None,
+            change: None,
+            gates: Vec::new(),
+            reviews: Vec::new(),
+            agent_failures: Vec::new(),
+            land_failures: Vec::new(),
+            outcome: None,
+            rejection: None,
+            transcript: None,
+            forgiven: Forgiven::default(),
+        });
+        self.notify(What::AttemptStarted, format!("agent {agent}"));
+        self.enqueue(Job::Code { agent }, 0);
+    }
+
+    /// Starts every phase whose predecessors are all accepted.
+    pub(super) fn start_ready_phases(&mut self) {
+        let accepted: Vec<String> =
+            self.task.phases.iter().filter(|p| p.state == PhaseState::Accepted).map(|p| p.name.clone()).collect();
+        let here = self.at;
+        for at in 0..self.task.phases.len() {
+            let phase = &self.task.phases[at];
+            // A phase that waits for a person has an escalation, not a job.
+            let is_free = phase.state == PhaseState::Waiting && self.task.open_escalation(&phase.name).is_none();
+            if is_free && phase.after.iter().all(|name| accepted.contains(name)) {
+                self.at = at;
+                self.start_attempt();
+            }
+        }
+        self.at = here;
+    }
+
+    /// Ends the current attempt with a rejection.
+    pub(super) fn close_attempt(
+        &mut self,
+        outcome: AttemptOutcome,
+        rejection: Option<Rejection>,
+    ) -> Result<(), Refusal> {
+        let now = self.now;
+        let attempt = self.attempt_mut()?;
+        attempt.outcome = Some(outcome);
+        attempt.finished_at = Some(now);
+        if rejection.is_some() {
+            attempt.rejection = rejection;
+        }
+        Ok(())
+    }
+
+    /// Rejects the current attempt: the next one is led by the rejection, unless the cap is reached or the rejection
+    /// repeats itself.
+    pub(super) fn refile(
+        &mut self,
+        outcome: AttemptOutcome,
+        rejection: Rejection,
+        on_exhausted: OnExhausted,
+    ) -> Result<(), Refusal> {
+        let repeated = self.repeats(&rejection)?;
+        let number = self.attempt()?.number;
+        let (cause, demand) = (rejection.cause, rejection.required_change.clone());
+        self.close_attempt(outcome, Some(rejection))?;
+        if repeated {
+            self.count("repeated_rejections_total", &[]);
+        }
+        if number >= self.cap() {
+            match on_exhausted {
+                OnExhausted::Escalate => self.escalate(EscalationReason::AttemptsExhausted, demand),
+                OnExhausted::Accept => self.approve(Actor::Policy)?,
+                OnExhausted::Reject => self.reject()?,
+            }
+        } else if repeated && !self.policy.has_stronger_agent_after(number) {
+            self.escalate(EscalationReason::RepeatedRejection, demand);
+        } else {
+            self.count("refiles_total", &[cause.as_str()]);
+            self.notify(What::Refiled, demand);
+            self.start_attempt();
+        }
+        Ok(())
+    }
+
+    /// Whether the attempt was rejected for what it was told to do: a reviewer's demand again, or the same diff again.
+    ///
+    /// A gate's imperative is the same sentence whatever is wrong, so for a gate only the diff tells. An empty diff is
+    /// no diff.
+    fn repeats(&self, rejection: &Rejection) -> Result<bool, Refusal> {
+        let Some(led_by) = self.phase().leading_rejection() else { return Ok(false) };
+        let same_demand = rejection.cause == Cause::Review
+            && led_by.cause != Cause::Gate
+            && normalised(&led_by.required_change) == normalised(&rejection.required_change);
+        Ok(same_demand || self.is_same_diff_as_before()?)
+    }
+
+    /// Whether the attempt left what the one before it left.
+    pub(super) fn is_same_diff_as_before(&self) -> Result<bool, Refusal> {
+        let before = match self.phase().round() {
+            [.., previous, _] => previous.change.as_ref(),
+            _ => None,
+        };
+        let now = self.attempt()?.change.as_ref();
+        Ok(match (before, now) {
+            (Some(before), Some(now)) => !now.patch_id.is_empty() && before.patch_id == now.patch_id,
+            _ => false,
+        })
+    }
+
+    /// Approves the current attempt: the phase lands where it is the task's last, else it is accepted.
+    pub(super) fn approve(&mut self, by: Actor) -> Result<(), Refusal> {
+        let attempt = self.attempt()?;
+        let Some(change) = attempt.change.clone() else {
+            return Err(Refusal::NotAllowed("the attempt left no change that could be approved".to_owned()));
+        };
+        let overrides_gates = matches!(by, Actor::Person(_)) && attempt.gates.iter().any(|g| !g.passed);
+        let number = attempt.number;
+        self.notify(What::Approved, format!("by {by}"));
+        self.phase_mut().approval = Some(Approval {
+            by,
+            attempt: number,
+            head: change.head,
+            patch_id: change.patch_id,
+            overrides_gates,
+            landed: None,
+        });
+        let name = self.phase().name.clone();
+        let is_last = self.task.phases.iter().all(|p| p.name == name || p.state == PhaseState::Accepted);
+        if is_last && self.task.lands {
+            self.enqueue(Job::Land, 0);
+            Ok(())
+        } else {
+            self.accept()
+        }
+    }
+
+    /// The phase is done; those after it start.
+    pub(super) fn accept(&mut self) -> Result<(), Refusal> {
+        self.close_attempt(AttemptOutcome::Accepted, None)?;
+        let phase = self.phase_mut();
+        phase.state = PhaseState::Accepted;
+        phase.job = None;
+        self.start_ready_phases();
+        Ok(())
+    }
+
+    /// The phase is turned down; those after it are skipped, independent ones go on.
+    pub(super) fn reject(&mut self) -> Result<(), Refusal> {
+        if self.attempt()?.outcome.is_none() {
+            self.close_attempt(AttemptOutcome::Rejected, None)?;
+        }
+        let phase = self.phase_mut();
+        phase.state = PhaseState::Rejected;
+        phase.job = None;
+        let mut turned_down = vec![phase.name.clone()];
+        while let Some(name) = turned_down.pop() {
+            for at in 0..self.task.phases.len() {
+                let phase = &self.task.phases[at];
+                if !phase.state.is_over() && phase.after.contains(&name) {
+                    turned_down.push(phase.name.clone());
+                    self.skip(at, None);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a phase that will not be done; its attempt, if it is in one, gets this outcome.
+    pub(super) fn skip(&mut self, at: usize, outcome: Option<AttemptOutcome>) {
+        let now = self.now;
+        let phase = &mut self.task.phases[at];
+        phase.state = PhaseState::Skipped;
+        if phase.job.take().is_some() {
+            self.effects.push(Effect::Drop { phase: phase.name.clone() });
+        }
+        if let (Some(attempt), Some(_)) = (phase.attempts.last_mut().filter(|a| a.outcome.is_none()), outcome) {
+            attempt.outcome = outcome;
+            attempt.finished_at = Some(now);
+        }
+    }
+
+    /// Parks the phase for a person.
+    pub(super) fn escalate(&mut self, reason: EscalationReason, detail: impl Into<String>) {
+        let detail = crate::text::cut(&detail.into(), 4_000);
+        let job = self.phase_mut().job.take();
+        let escalation = Escalation {
+            id: format!("{}.{}", self.task.id, self.task.escalations.len() + 1),
+            phase: self.phase().name.clone(),
+            attempt: self.phase().attempt_number(),
+            reason,
+            detail: detail.clone(),
+            at: self.now,
+            job,
+            decision: None,
+        };
+        self.count("escalations_total", &[reason.as_str()]);
+        self.notify(What::Escalated, format!("{reason}: {detail}"));
+        self.task.escalations.push(escalation);
+    }
+
+    /// A job that kills its workers.
+    pub(super) fn poisoned(mut self, deliveries: u32) -> Transition {
+        let job = self.phase().job.as_ref().map_or("", |j| j.queue().as_str());
+        let detail = format!("the {job} job was delivered {deliveries} times and never reported an outcome");
+        self.escalate(EscalationReason::PoisonJob, detail);
+        self.done()
+    }
+
+    fn budget_is_spent(&self) -> bool {
+        let (budget, spent, free) = (self.policy.budget, self.task.spent, self.task.spent_before_budget);
+        let over = |limit: Option<u64>, used: u64, free: u64| limit.is_some_and(|l| used.saturating_sub(free) > l);
+        let tokens = |u: Usage| u.input_tokens.saturating_add(u.output_tokens);
+        over(budget.tokens, tokens(spent), tokens(free))
+            || over(budget.cost_micros, spent.cost_micros, free.cost_micros)
+            || over(budget.wall_ms, spent.wall_ms, free.wall_ms)
+    }
+
+    fn what_was_spent(&self) -> String {
+        let s = self.task.spent;
+        format!(
+            "{} tokens, {}.{:06} USD, {} s of work",
+            s.input_tokens.saturating_add(s.output_tokens),
+            s.cost_micros / 1_000_000,
+            s.cost_micros % 1_000_000,
+            s.wall_ms / 1_000
+        )
+    }
+
+    /// Settles the task's state and hands the transition over.
+    pub(super) fn done(mut self) -> Transition {
+        self.task.updated_at = self.now;
+        let phases = &self.task.phases;
+        let is_over = phases.iter().all(|p| p.state.is_over());
+        let landed = phases.iter().any(|p| p.approval.as_ref().is_some_and(|a| a.landed.is_some()));
+        let state = if self.task.state == TaskState::Cancelled {
+            TaskState::Cancelled
+        } else if self.task.open_escalations().next().is_some() {
+            TaskState::Escalated
+        } else if !is_over {
+            TaskState::Open
+        } else if phases.iter().any(|p| p.state == PhaseState::Rejected) {
+            TaskState::Rejected
+        } else if landed {
+            TaskState::Merged
+        } else {
+            TaskState::Accepted
+        };
+        self.task.state = state;
+        if state.is_final() {
+            self.finish();
+        }
+        Transition { task: self.task, effects: self.effects }
+    }
+
+    fn finish(&mut self) {
+        self.task.finished_at = Some(self.now);
+        let outcome = self.task.state.as_str();
+        self.count("tasks_finished_total", &[outcome]);
+        let mut used = Vec::new();
+        for phase in self.task.phases.iter().filter(|p| !p.attempts.is_empty()) {
+            let attempts = phase.attempt_number().to_string();
+            used.push(Count::new("task_attempts", &[&self.task.workflow, &phase.name, outcome, &attempts]));
+        }
+        self.effects.extend(used.into_iter().map(Effect::Count));
+        let attempt = self.task.attempt_number();
+        self.effects.push(Effect::Notify(Notice {
+            what: What::Finished,
+            phase: None,
+            attempt,
+            detail: outcome.to_owned(),
+        }));
+    }
+}
+
+fn no_attempt() -> Refusal {
+    Refusal::NotAllowed("the phase has no attempt yet".to_owned())
+}

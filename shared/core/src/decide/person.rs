@@ -1,0 +1,143 @@
+//! What people decide.
+
+use super::draft::Draft;
+use super::{Refusal, Transition, What};
+use crate::event::{Actor, PersonDecision};
+use crate::gate;
+use crate::task::{AttemptOutcome, Cause, Decided, Forgiven, Job, PhaseState, Rejection, TaskState};
+
+/// A person decided an escalation.
+pub(super) fn decided(
+    mut draft: Draft<'_>,
+    escalation: &str,
+    decision: &PersonDecision,
+    by: &str,
+    note: Option<&str>,
+) -> Result<Transition, Refusal> {
+    let not_allowed = |why: String| Err(Refusal::NotAllowed(why));
+    let (task, now) = (draft.task.id.clone(), draft.now);
+    let Some(found) = draft.task.escalations.iter_mut().find(|e| e.id == escalation) else {
+        return not_allowed(format!(
+            "task {task} has no escalation `{escalation}`; `refile task show {task}` lists them"
+        ));
+    };
+    if let Some(done) = &found.decision {
+        return not_allowed(format!("{escalation} was decided already: {} by {}", done.decision.as_str(), done.by));
+    }
+    found.decision =
+        Some(Decided { by: by.to_owned(), at: now, decision: decision.clone(), note: note.map(str::to_owned) });
+    let (phase, job) = (found.phase.clone(), found.job.clone());
+    if draft.task.state.is_final() {
+        return not_allowed(format!("task {task} is {} and stays so; submit it again", draft.task.state));
+    }
+    draft.turn_to(&phase);
+    draft.count("escalation_decisions_total", &[decision.as_str()]);
+    draft.notify(What::Decided, format!("{} by {by}", decision.as_str()));
+    match decision {
+        PersonDecision::Approve => approve(&mut draft, by)?,
+        PersonDecision::Refile { required_change, attempts } => {
+            refile(&mut draft, by, required_change, *attempts, note)?;
+        }
+        PersonDecision::Retry => retry(&mut draft, job)?,
+        PersonDecision::Reject => match draft.attempt() {
+            Ok(_) => draft.reject()?,
+            Err(_) => draft.phase_mut().state = PhaseState::Rejected,
+        },
+    }
+    Ok(draft.done())
+}
+
+fn approve(draft: &mut Draft<'_>, by: &str) -> Result<(), Refusal> {
+    let attempt = draft.attempt()?;
+    let nothing = attempt.change.as_ref().is_none_or(|c| c.patch_id.is_empty());
+    if nothing || attempt.gates.iter().any(|g| g.name == gate::EMPTY_DIFF && !g.passed) {
+        return Err(Refusal::NotAllowed(
+            "there is no change to approve: the attempt left none; refile, retry or reject instead".to_owned(),
+        ));
+    }
+    let attempt = draft.attempt_mut()?;
+    attempt.outcome = None;
+    attempt.finished_at = None;
+    attempt.forgiven.land_failures = attempt.land_failures.len();
+    draft.approve(Actor::Person(by.to_owned()))
+}
+
+fn refile(
+    draft: &mut Draft<'_>,
+    by: &str,
+    required_change: &str,
+    attempts: u32,
+    note: Option<&str>,
+) -> Result<(), Refusal> {
+    let (required_change, rest) = crate::text::imperative(required_change);
+    if required_change.is_empty() || attempts == 0 {
+        return Err(Refusal::NotAllowed(
+            "a refile needs a required change (one imperative sentence) and at least one more attempt".to_owned(),
+        ));
+    }
+    let critique = [rest.as_str(), note.unwrap_or_default()].join("\n\n").trim().to_owned();
+    let rejection = Rejection { cause: Cause::Person, by: by.to_owned(), required_change, critique };
+    if draft.phase().attempts.is_empty() {
+        return Err(Refusal::NotAllowed("the phase has no attempt that could be refiled; retry instead".to_owned()));
+    }
+    let outcome = draft.attempt()?.outcome.unwrap_or(AttemptOutcome::Refiled);
+    draft.close_attempt(outcome, Some(rejection))?;
+    grant(draft, attempts);
+    renew_budget(draft);
+    draft.count("refiles_total", &[Cause::Person.as_str()]);
+    draft.start_attempt();
+    Ok(())
+}
+
+/// The same job again. Where the job was a coder's whose attempt is over, the same rejection leads one more attempt.
+fn retry(draft: &mut Draft<'_>, job: Option<Job>) -> Result<(), Refusal> {
+    renew_budget(draft);
+    let is_over = draft.attempt().is_ok_and(|a| a.rejection.is_some());
+    match job {
+        Some(Job::Code { .. }) if is_over || draft.phase().attempts.is_empty() => {
+            grant(draft, 1);
+            draft.start_attempt();
+        }
+        Some(job) => {
+            let attempt = draft.attempt_mut()?;
+            attempt.outcome = None;
+            attempt.finished_at = None;
+            attempt.rejection = None;
+            attempt.forgiven = Forgiven {
+                reviews: attempt.reviews.len(),
+                agent_failures: attempt.agent_failures.len(),
+                land_failures: attempt.land_failures.len(),
+            };
+            draft.enqueue(job, 0);
+        }
+        None => return Err(Refusal::NotAllowed("there is no job to retry; refile or reject instead".to_owned())),
+    }
+    Ok(())
+}
+
+/// Lets the phase have `more` attempts after the current one.
+fn grant(draft: &mut Draft<'_>, more: u32) {
+    let missing = draft.phase().attempt_number().saturating_add(more).saturating_sub(draft.cap());
+    draft.phase_mut().granted = draft.phase().granted.saturating_add(missing);
+}
+
+/// What was spent so far no longer counts against the budget.
+fn renew_budget(draft: &mut Draft<'_>) {
+    draft.task.spent_before_budget = draft.task.spent;
+}
+
+/// A person called the task off.
+pub(super) fn cancelled(mut draft: Draft<'_>, by: &str) -> Result<Transition, Refusal> {
+    if draft.task.state.is_final() {
+        let why = format!("task {} is {} already", draft.task.id, draft.task.state);
+        return Err(Refusal::NotAllowed(why));
+    }
+    for at in 0..draft.task.phases.len() {
+        if !draft.task.phases[at].state.is_over() {
+            draft.skip(at, Some(AttemptOutcome::Cancelled));
+        }
+    }
+    draft.task.state = TaskState::Cancelled;
+    draft.notify(What::Decided, format!("cancelled by {by}"));
+    Ok(draft.done())
+}

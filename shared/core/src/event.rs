@@ -1,0 +1,161 @@
+//! Everything that can happen to a task.
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use crate::gate::GateReport;
+use crate::task::{Change, Review, Usage};
+
+/// What happened.
+// One of these lives at a time; a box would only add a word to read.
+#[allow(clippy::large_enum_variant)]
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// A worker's job ended.
+    Outcome {
+        /// The phase whose job it was.
+        phase: String,
+        /// The attempt that the job was for.
+        attempt: u32,
+        /// What the worker reports.
+        outcome: Outcome,
+    },
+    /// A job was delivered more often than the policy allows, and nobody reported an outcome.
+    Poisoned {
+        /// The phase whose job it is.
+        phase: String,
+        /// How often it was delivered.
+        deliveries: u32,
+    },
+    /// A person decided an escalation.
+    Decided {
+        /// The escalation's id.
+        escalation: String,
+        /// What they decided.
+        decision: PersonDecision,
+        /// Who.
+        by: String,
+        /// Why, in their words.
+        note: Option<String>,
+    },
+    /// A person called the task off.
+    Cancelled {
+        /// Who.
+        by: String,
+    },
+}
+
+/// What a worker reports when its job ends.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The coder's agent ran to its end and the gates were run.
+    Coded {
+        /// What it left, even where that is nothing.
+        change: Change,
+        /// What the gates said, in their order.
+        gates: Vec<GateReport>,
+        /// SHA-256 (hex) of the prompt that was delivered.
+        prompt_digest: String,
+        /// Where the transcript lies.
+        transcript: Option<String>,
+        /// What it used up.
+        usage: Usage,
+    },
+    /// The coder's agent could not do its part: a provider, a crash, a time limit, a repository that does not answer.
+    AgentFailed {
+        /// Why.
+        failure: Failure,
+        /// SHA-256 (hex) of the prompt, where it was delivered.
+        prompt_digest: Option<String>,
+        /// Where the transcript lies.
+        transcript: Option<String>,
+        /// What it used up.
+        usage: Usage,
+    },
+    /// The agent declined, or asked a question.
+    NeedsInput {
+        /// Its words.
+        words: String,
+        /// SHA-256 (hex) of the prompt that was delivered.
+        prompt_digest: String,
+        /// Where the transcript lies.
+        transcript: Option<String>,
+        /// What it used up.
+        usage: Usage,
+    },
+    /// A review ended, with a verdict or without.
+    Reviewed(Review),
+    /// The change is on the base branch.
+    Landed {
+        /// The commit there.
+        commit: String,
+    },
+    /// The base moved and the change, brought onto it without a conflict, is no longer the one that was reviewed.
+    Rebased {
+        /// The change as it is now.
+        change: Change,
+    },
+    /// The change does not go onto the base: a real conflict, or a gate that fails on the merged tree.
+    LandingRejected {
+        /// The gate that failed; `merge_conflict` for a conflict.
+        gate: GateReport,
+    },
+    /// The landing could not be carried out: the forge or the repository failed.
+    LandingFailed {
+        /// Why.
+        failure: Failure,
+    },
+}
+
+/// What a person can decide about an escalation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "action")]
+pub enum PersonDecision {
+    /// The change is good: it lands.
+    Approve,
+    /// Another attempt, led by this.
+    Refile {
+        /// What the next attempt must do.
+        required_change: String,
+        /// How many more attempts the phase gets; at least 1.
+        attempts: u32,
+    },
+    /// The same job again, with its budget of tries renewed.
+    Retry,
+    /// The phase, and with it the task, is turned down.
+    Reject,
+}
+
+impl PersonDecision {
+    /// The name in the audit log and the metrics.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Approve => "approve",
+            Self::Refile { .. } => "refile",
+            Self::Retry => "retry",
+            Self::Reject => "reject",
+        }
+    }
+}
+
+/// Who approved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Actor {
+    /// A reviewer of the fleet.
+    Reviewer(String),
+    /// A person.
+    Person(String),
+    /// The policy: `on_exhausted = "accept"`.
+    Policy,
+}
+
+impl std::fmt::Display for Actor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Reviewer(name) | Self::Person(name) => f.write_str(name),
+            Self::Policy => f.write_str("policy"),
+        }
+    }
+}

@@ -1,0 +1,575 @@
+//! The record of a task: its phases, their attempts, what reviewers and gates said of each, and what people decided.
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::{Actor, PersonDecision};
+use crate::failure::Failure;
+use crate::gate::GateReport;
+use crate::id::{TaskId, Timestamp};
+use crate::policy::OnExhausted;
+use crate::verdict::Verdict;
+
+/// Defines an enum of plain names with its text form, so that records, metrics and JSON spell it alike.
+macro_rules! names {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, ::serde::Serialize, ::serde::Deserialize)]
+        pub enum $name { $($(#[$vdoc])* #[serde(rename = $text)] $variant,)+ }
+
+        impl $name {
+            /// Every value, in order.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The name in records, logs, metrics and JSON.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+
+            /// Reads the name; `None` for any other text.
+            pub fn parse(text: &str) -> Option<Self> {
+                match text { $($text => Some(Self::$variant),)+ _ => None }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+    };
+}
+pub(crate) use names;
+
+names! {
+    /// Which jobs are claimed first.
+    Priority {
+        /// Before all others.
+        High = "high",
+        /// The default.
+        Normal = "normal",
+        /// After all others.
+        Low = "low",
+    }
+}
+
+names! {
+    /// The three queues; each holds jobs of its own kind.
+    Queue {
+        /// A coder makes an attempt.
+        Code = "code",
+        /// A reviewer judges an attempt.
+        Review = "review",
+        /// A coder brings an approved change to the base branch.
+        Land = "land",
+    }
+}
+
+names! {
+    /// Where a task stands. The last four are its outcome and final.
+    TaskState {
+        /// The fleet works on it.
+        Open = "open",
+        /// It waits for a person.
+        Escalated = "escalated",
+        /// Its change is on the base branch.
+        Merged = "merged",
+        /// Finished, with nothing to land.
+        Accepted = "accepted",
+        /// A reviewer or a person turned it down.
+        Rejected = "rejected",
+        /// A person called it off.
+        Cancelled = "cancelled",
+    }
+}
+
+impl TaskState {
+    /// Whether nothing can happen to the task any more.
+    pub fn is_final(self) -> bool {
+        !matches!(self, Self::Open | Self::Escalated)
+    }
+}
+
+names! {
+    /// Where a phase stands.
+    PhaseState {
+        /// For the phases before it.
+        Waiting = "waiting",
+        /// A coder has it.
+        Coding = "coding",
+        /// A reviewer has it.
+        Reviewing = "reviewing",
+        /// It goes to the base branch.
+        Landing = "landing",
+        /// Done.
+        Accepted = "accepted",
+        /// Turned down.
+        Rejected = "rejected",
+        /// Not done, since a phase before it was turned down or the task was called off.
+        Skipped = "skipped",
+    }
+}
+
+impl PhaseState {
+    /// Whether the phase is over, unless a later phase sends it back.
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Accepted | Self::Rejected | Self::Skipped)
+    }
+}
+
+names! {
+    /// Why a task waits for a person; the label `reason` of the metrics.
+    EscalationReason {
+        /// The last attempt was rejected.
+        AttemptsExhausted = "attempts_exhausted",
+        /// Every opinion was given with low confidence.
+        LowConfidence = "low_confidence",
+        /// No review could be had.
+        ReviewerUnavailable = "reviewer_unavailable",
+        /// The reviewer asked for a person.
+        ReviewerAsked = "reviewer_asked",
+        /// The coder's agent could not be run.
+        CoderUnavailable = "coder_unavailable",
+        /// The coder declined, or asked a question.
+        NeedsInput = "needs_input",
+        /// The same demand, or the same diff, came back after a refile.
+        RepeatedRejection = "repeated_rejection",
+        /// The job was delivered again and again without an outcome.
+        PoisonJob = "poison_job",
+        /// The change was approved and could not be landed.
+        LandingFailed = "landing_failed",
+        /// Tokens, cost or working time are used up.
+        BudgetExhausted = "budget_exhausted",
+    }
+}
+
+names! {
+    /// Who or what rejected an attempt; the label `cause` of `refiles_total`.
+    Cause {
+        /// A gate failed.
+        Gate = "gate",
+        /// A reviewer asked for changes.
+        Review = "review",
+        /// The approved change did not land.
+        Landing = "landing",
+        /// A person asked for another attempt.
+        Person = "person",
+        /// A later phase sent the work back.
+        Successor = "successor",
+    }
+}
+
+names! {
+    /// How an attempt ended.
+    AttemptOutcome {
+        /// Its change is on the base branch, or was taken as it is.
+        Accepted = "accepted",
+        /// A gate failed.
+        GateFailed = "gate_failed",
+        /// A reviewer asked for changes.
+        NeedsChanges = "needs_changes",
+        /// It was approved, and then did not land.
+        LandingRejected = "landing_rejected",
+        /// It was turned down for good.
+        Rejected = "rejected",
+        /// A person asked for another attempt.
+        Refiled = "refiled",
+        /// The coder declined, or asked a question.
+        Declined = "declined",
+        /// The phase before it is done again first.
+        SentBack = "sent_back",
+        /// The task was called off.
+        Cancelled = "cancelled",
+    }
+}
+
+/// One piece of wanted work on one repository.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// Its name.
+    pub id: TaskId,
+    /// One line for people.
+    pub title: String,
+    /// What was submitted. It never changes.
+    pub description: String,
+    /// The repository: a path or a URL.
+    pub repository: String,
+    /// The base branch.
+    pub base: String,
+    /// The workflow's name.
+    pub workflow: String,
+    /// Which tasks go first.
+    pub priority: Priority,
+    /// The submitter's idempotency key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Free words to find it by.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
+    /// Whether an approved change goes to the base branch.
+    pub lands: bool,
+    /// When it was submitted.
+    pub submitted_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+    /// When it reached its outcome.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    /// Where it stands.
+    pub state: TaskState,
+    /// The workflow's phases, in order.
+    pub phases: Vec<Phase>,
+    /// Whatever was ever escalated, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub escalations: Vec<Escalation>,
+    /// What agents and reviewers used up.
+    #[serde(default)]
+    pub spent: Usage,
+    /// The part of `spent` that no longer counts against the budget, since a person said to go on.
+    #[serde(default)]
+    pub spent_before_budget: Usage,
+}
+
+/// What is attempted, gated, reviewed and retried as a unit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Its name, unique in the task.
+    pub name: String,
+    /// The phases that come directly before it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<String>,
+    /// The workflow's own limits for it.
+    #[serde(default)]
+    pub limits: PhaseLimits,
+    /// Where it stands.
+    pub state: PhaseState,
+    /// What it has in a queue or with a worker, and nothing where it waits or is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<Job>,
+    /// Attempts beyond the cap that people or later phases granted.
+    #[serde(default)]
+    pub granted: u32,
+    /// How often it sent a predecessor back, by the predecessor's name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sent_back: Vec<(String, u32)>,
+    /// Every attempt, oldest first. After a predecessor was rerun the numbers start again from 1.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attempts: Vec<Attempt>,
+    /// What was approved, while it lands and after.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Approval>,
+}
+
+/// A workflow's own limits for a phase; `None` takes the fleet's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhaseLimits {
+    /// The cap on attempts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    /// What follows when the last attempt is rejected by a reviewer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_exhausted: Option<OnExhausted>,
+    /// How often it may send each predecessor back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_predecessor_retries: Option<u32>,
+}
+
+/// What a worker is asked to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Job {
+    /// Make the current attempt with this agent.
+    Code {
+        /// The agent's name in the configuration.
+        agent: String,
+    },
+    /// Judge the current attempt with this reviewer.
+    Review {
+        /// The reviewer's name in the configuration.
+        reviewer: String,
+    },
+    /// Bring the approved change to the base branch.
+    Land,
+}
+
+impl Job {
+    /// The queue that it belongs in.
+    pub fn queue(&self) -> Queue {
+        match self {
+            Self::Code { .. } => Queue::Code,
+            Self::Review { .. } => Queue::Review,
+            Self::Land => Queue::Land,
+        }
+    }
+}
+
+/// One run of a phase that is charged to the coder.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Counted from 1.
+    pub number: u32,
+    /// The agent that makes it.
+    pub agent: String,
+    /// When it was put into the queue.
+    pub started_at: Timestamp,
+    /// When its outcome was decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    /// SHA-256 (hex) of the prompt that the worker delivered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_digest: Option<String>,
+    /// What the coder left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<Change>,
+    /// What the gates said.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gates: Vec<GateReport>,
+    /// What the reviewers said, failed reviews included.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reviews: Vec<Review>,
+    /// Runs of the agent that failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agent_failures: Vec<Failure>,
+    /// Landings that failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub land_failures: Vec<Failure>,
+    /// How it ended; `None` while it goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<AttemptOutcome>,
+    /// Why it was rejected; this leads the next attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejection: Option<Rejection>,
+    /// Where the agent's transcript lies in the artifact store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transcript: Option<String>,
+    /// The escalations' budgets start again from here after a person's `retry`: failures before these counts are spent.
+    #[serde(default)]
+    pub forgiven: Forgiven,
+}
+
+/// Tries of an attempt that no longer count, since a person said "again".
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forgiven {
+    /// Of [`Attempt::reviews`].
+    pub reviews: usize,
+    /// Of [`Attempt::agent_failures`].
+    pub agent_failures: usize,
+    /// Of [`Attempt::land_failures`].
+    pub land_failures: usize,
+}
+
+/// What a coder left: one commit on top of the base.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// The attempt branch that holds it.
+    pub branch: String,
+    /// The commit of the base branch that it was made on.
+    pub base_commit: String,
+    /// The change itself.
+    pub head: String,
+    /// `git patch-id --stable` of the diff; empty where the diff is.
+    pub patch_id: String,
+    /// How many files differ.
+    pub files: u32,
+    /// Where the diff lies in the artifact store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diff: Option<String>,
+    /// What the coder said of it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub summary: String,
+}
+
+/// Why an attempt was rejected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rejection {
+    /// Who or what rejected it.
+    pub cause: Cause,
+    /// The gate's, the reviewer's or the person's name.
+    pub by: String,
+    /// One imperative sentence.
+    pub required_change: String,
+    /// Verbatim words behind it.
+    pub critique: String,
+}
+
+/// One review of one attempt: an opinion, or a failure to give one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Review {
+    /// The reviewer's name.
+    pub reviewer: String,
+    /// When it was decided on.
+    #[serde(default)]
+    pub at: Timestamp,
+    /// The commit that was judged.
+    pub head: String,
+    /// What was said. `retry` where the review failed.
+    pub verdict: Verdict,
+    /// Why there is no verdict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// Where the reply lies in the artifact store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply: Option<String>,
+    /// SHA-256 (hex) of the packet that the reviewer was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_digest: Option<String>,
+    /// What it used up.
+    #[serde(default)]
+    pub usage: Usage,
+    /// The single opinions, where the reviewer is a panel.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<Review>,
+}
+
+/// What was approved, by whom: landing is bound to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Approval {
+    /// The reviewer or the person.
+    pub by: Actor,
+    /// The attempt's number.
+    pub attempt: u32,
+    /// The commit that was judged.
+    pub head: String,
+    /// The patch id of the diff that was judged.
+    pub patch_id: String,
+    /// A person approved although a gate had failed.
+    #[serde(default)]
+    pub overrides_gates: bool,
+    /// The commit on the base branch, once it is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub landed: Option<String>,
+}
+
+/// A task parked for a person.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Escalation {
+    /// `<task>.<n>`.
+    pub id: String,
+    /// The phase that it is about.
+    pub phase: String,
+    /// The attempt that it is about.
+    pub attempt: u32,
+    /// Why.
+    pub reason: EscalationReason,
+    /// The words behind it.
+    pub detail: String,
+    /// When.
+    pub at: Timestamp,
+    /// The job that the phase had: `retry` puts it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<Job>,
+    /// What a person decided; `None` while it is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<Decided>,
+}
+
+/// A person's decision, as the audit log keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decided {
+    /// Who.
+    pub by: String,
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub decision: PersonDecision,
+    /// Why, in their words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// What agents and reviewers use up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens read by models.
+    pub input_tokens: u64,
+    /// Tokens written by models.
+    pub output_tokens: u64,
+    /// Millionths of a US dollar.
+    pub cost_micros: u64,
+    /// Working time in milliseconds.
+    pub wall_ms: u64,
+}
+
+impl std::ops::AddAssign for Usage {
+    fn add_assign(&mut self, more: Self) {
+        self.input_tokens = self.input_tokens.saturating_add(more.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(more.output_tokens);
+        self.cost_micros = self.cost_micros.saturating_add(more.cost_micros);
+        self.wall_ms = self.wall_ms.saturating_add(more.wall_ms);
+    }
+}
+
+impl Task {
+    /// The phase of that name.
+    pub fn phase(&self, name: &str) -> Option<&Phase> {
+        self.phases.iter().find(|p| p.name == name)
+    }
+
+    /// The escalations that nobody has decided yet.
+    pub fn open_escalations(&self) -> impl Iterator<Item = &Escalation> {
+        self.escalations.iter().filter(|e| e.decision.is_none())
+    }
+
+    /// The open escalation of a phase.
+    pub fn open_escalation(&self, phase: &str) -> Option<&Escalation> {
+        self.open_escalations().find(|e| e.phase == phase)
+    }
+
+    /// Every attempt of every phase.
+    pub fn attempts(&self) -> impl Iterator<Item = (&Phase, &Attempt)> {
+        self.phases.iter().flat_map(|p| p.attempts.iter().map(move |a| (p, a)))
+    }
+
+    /// The highest attempt number that any phase is at.
+    pub fn attempt_number(&self) -> u32 {
+        self.phases.iter().filter_map(|p| p.attempts.last()).map(|a| a.number).max().unwrap_or(0)
+    }
+}
+
+impl Phase {
+    /// A phase that waits for those in `after`.
+    pub fn new(name: impl Into<String>, after: Vec<String>, limits: PhaseLimits) -> Self {
+        Self {
+            name: name.into(),
+            after,
+            limits,
+            state: PhaseState::Waiting,
+            job: None,
+            granted: 0,
+            sent_back: Vec::new(),
+            attempts: Vec::new(),
+            approval: None,
+        }
+    }
+
+    /// The attempt that is going on, or was the last.
+    pub fn attempt(&self) -> Option<&Attempt> {
+        self.attempts.last()
+    }
+
+    /// The number of the attempt that is going on, or was the last; 0 before the first.
+    pub fn attempt_number(&self) -> u32 {
+        self.attempt().map_or(0, |a| a.number)
+    }
+
+    /// The attempts since the numbers last started from 1.
+    pub fn round(&self) -> &[Attempt] {
+        let start = self.attempts.iter().rposition(|a| a.number == 1).unwrap_or(0);
+        &self.attempts[start..]
+    }
+
+    /// The rejection that leads the attempt that is going on.
+    pub fn leading_rejection(&self) -> Option<&Rejection> {
+        match self.round() {
+            [.., previous, _] => previous.rejection.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The change that the attempt that is going on continues from.
+    pub fn previous_change(&self) -> Option<&Change> {
+        match self.round() {
+            [earlier @ .., _] => earlier.iter().rev().find_map(|a| a.change.as_ref()),
+            [] => None,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Records as bytes: MessagePack with named fields, behind one byte that says which schema it is.
+//!
+//! Fields may be added with a default without a new version; a change that old programs would misread needs one.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The schema that this program writes, and the only one so far.
+const SCHEMA: u8 = 1;
+
+/// Why bytes are not a record.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// There are none.
+    #[error("it is empty")]
+    Empty,
+    /// A newer program wrote it.
+    #[error("it has schema {0}, and this program knows up to {SCHEMA}: update the program, then replay it")]
+    Newer(u8),
+    /// The bytes are not of that schema.
+    #[error("it is damaged: {0}")]
+    Damaged(#[from] rmp_serde::decode::Error),
+}
+
+/// Writes a value.
+pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, rmp_serde::encode::Error> {
+    let mut bytes = vec![SCHEMA];
+    let mut serializer = rmp_serde::Serializer::new(&mut bytes).with_struct_map();
+    value.serialize(&mut serializer)?;
+    Ok(bytes)
+}
+
+/// Reads a value.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
+    match bytes.split_first() {
+        None => Err(DecodeError::Empty),
+        Some((&SCHEMA, payload)) => Ok(rmp_serde::from_slice(payload)?),
+        Some((&schema, _)) if schema > SCHEMA => Err(DecodeError::Newer(schema)),
+        Some(_) => Err(DecodeError::Damaged(rmp_serde::decode::Error::Uncategorized("an unknown schema".to_owned()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_else() {
+        let bytes = encode(&vec![1_u32, 2]).unwrap();
+        assert_eq!(decode::<Vec<u32>>(&bytes).unwrap(), [1, 2]);
+        assert!(matches!(decode::<Vec<u32>>(&[]), Err(DecodeError::Empty)));
+        assert!(matches!(decode::<Vec<u32>>(&[9, 0]), Err(DecodeError::Newer(9))));
+        assert!(matches!(decode::<Vec<u32>>(&[0, 0]), Err(DecodeError::Damaged(_))));
+        assert!(matches!(decode::<Vec<u32>>(&[1, 0xc1]), Err(DecodeError::Damaged(_))));
+    }
+}
