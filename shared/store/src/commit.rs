@@ -12,7 +12,9 @@ pub fn commit(transition: Transition, before: Option<(&Task, u64)>, guard: Optio
         .effects
         .into_iter()
         .filter_map(|effect| match effect {
-            Effect::Enqueue { phase, queue, attempt, delay_ms } => Some(JobChange::Put { phase, queue, attempt, delay_ms }),
+            Effect::Enqueue { phase, queue, attempt, delay_ms } => {
+                Some(JobChange::Put { phase, queue, attempt, delay_ms })
+            }
             Effect::Drop { phase } => Some(JobChange::Drop { phase }),
             Effect::Notify(_) | Effect::Count(_) => None,
         })

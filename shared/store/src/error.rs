@@ -33,7 +33,9 @@ pub enum StoreError {
         why: String,
     },
     /// The store no longer has what it had.
-    #[error("the store at {store} has lost data: {what}; tasks submitted before may be gone: compare `refile task list` with what you submitted")]
+    #[error(
+        "the store at {store} has lost data: {what}; tasks submitted before may be gone: compare `refile task list` with what you submitted"
+    )]
     LostData {
         /// Where it is, without its password.
         store: String,

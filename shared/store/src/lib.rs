@@ -8,23 +8,19 @@
 //! - [`error`]: what can go wrong, and what to do about it
 //! - [`commit`]: a [`refile_core::Transition`] as one atomic step
 //! - [`envelope`]: records as bytes, with their schema's version
-//! - [`sqlite`] and [`redis`]: the engines
 //! - [`artifacts`]: where logs, diffs and replies lie
 
 pub mod model;
 pub mod error;
 pub mod commit;
 pub mod envelope;
-pub mod sqlite;
-pub mod redis;
 pub mod artifacts;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use refile_core::{Queue, TaskId};
+use refile_core::TaskId;
 
 pub use error::StoreError;
 pub use model::*;
@@ -123,14 +119,3 @@ pub struct OpenOptions {
 
 /// Is told of each operation's name and how long it took.
 pub type Observer = Arc<dyn Fn(&'static str, Duration) + Send + Sync>;
-
-/// Opens the store of a URL: `sqlite:PATH`, `redis://…` or `rediss://…`. `dir` is where relative paths start.
-pub async fn open(url: &str, dir: &Path, options: OpenOptions) -> Result<Arc<dyn Store>> {
-    match url.split_once(':') {
-        Some(("sqlite", path)) if !path.is_empty() => {
-            Ok(Arc::new(sqlite::SqliteStore::open(&dir.join(path), options.observer).await?))
-        }
-        Some(("redis" | "rediss", _)) => Ok(Arc::new(redis::RedisStore::open(url, options).await?)),
-        _ => Err(StoreError::Url { url: error::without_password(url) }),
-    }
-}
