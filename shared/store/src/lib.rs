@@ -14,6 +14,7 @@ pub mod model;
 pub mod error;
 pub mod commit;
 pub mod envelope;
+pub mod redis;
 pub mod artifacts;
 
 use std::sync::Arc;

@@ -180,7 +180,7 @@ pub struct Taken {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Happening {
     /// A worker reported this.
-    Outcome(Outcome),
+    Outcome(Box<Outcome>),
     /// The job was delivered this often and nobody reported.
     Poisoned {
         /// How often.
