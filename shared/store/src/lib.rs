@@ -17,6 +17,7 @@ pub mod envelope;
 pub mod redis;
 pub mod artifacts;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,3 +121,11 @@ pub struct OpenOptions {
 
 /// Is told of each operation's name and how long it took.
 pub type Observer = Arc<dyn Fn(&'static str, Duration) + Send + Sync>;
+
+/// Opens the store of a URL: `sqlite:PATH`, `redis://…` or `rediss://…`. `dir` is where relative paths start.
+pub async fn open(url: &str, dir: &Path, options: OpenOptions) -> Result<Arc<dyn Store>> {
+    match url.split_once(':') {
+        Some(("redis" | "rediss", _)) => Ok(Arc::new(redis::RedisStore::open(url, options).await?)),
+        _ => Err(StoreError::Url { url: error::without_password(url) }),
+    }
+}
