@@ -16,6 +16,10 @@ pub(super) fn reviewed(draft: Draft<'_>, review: &Review) -> Result<Transition, 
     if let Some(why) = unusable(&draft, &review, &head) {
         review.failure = Some(Failure::new(FailureKind::Malformed, why));
     }
+    if !(0.0..=1.0).contains(&review.verdict.conf) {
+        // A record must be equal to itself and survive JSON, which has no NaN.
+        review.verdict.conf = 0.0;
+    }
     if review.failure.is_none() && review.verdict.verdict == VerdictKind::Retry {
         review.failure = Some(Failure::new(FailureKind::Malformed, "the reviewer asked to be asked again"));
     }
