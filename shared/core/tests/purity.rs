@@ -78,7 +78,7 @@ fn dependencies(manifest: &str) -> Vec<&str> {
 
 fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-    for path in entries.map(|entry| entry.expect("a readable entry").path()) {
+    for path in entries.flatten().map(|entry| entry.path()) {
         if path.is_dir() {
             rust_files(&path, into);
         } else if path.extension().is_some_and(|e| e == "rs") {

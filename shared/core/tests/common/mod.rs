@@ -6,6 +6,8 @@
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
 
+pub(crate) mod histories;
+
 use std::fmt::Write as _;
 
 use refile_core::count::Count;
@@ -289,5 +291,47 @@ fn counted(count: &Count) -> String {
         count.metric.to_owned()
     } else {
         format!("{}{{{}}}", count.metric, count.labels.join(","))
+    }
+}
+
+/// Runs `before`, then decides on `step`, and compares. All cases of a table are reported at once.
+pub(crate) struct Table {
+    start: World,
+    wrong: String,
+}
+
+impl Table {
+    pub(crate) fn new(policy: Policy) -> Self {
+        Self { start: World::new(policy), wrong: String::new() }
+    }
+
+    pub(crate) fn of(policy: Policy, phases: &str) -> Self {
+        Self { start: World::of(policy, workflow(phases)), wrong: String::new() }
+    }
+
+    #[track_caller]
+    pub(crate) fn case(&mut self, before: &str, step: &str, expect: &str) {
+        let mut world = self.start.clone();
+        world.run(before);
+        let event = world.event(step);
+        let phase = match &event {
+            Event::Outcome { phase, .. } | Event::Poisoned { phase, .. } => phase.clone(),
+            _ => world.focus().name.clone(),
+        };
+        let task_before = world.task.clone();
+        let result = world.apply(&event);
+        if result.is_err() {
+            assert_eq!(world.task, task_before);
+        }
+        let said = outcome_line(&phase, &result);
+        if said != expect {
+            let _ = writeln!(self.wrong, "[{before}] {step}\n  expected {expect}\n  came to  {said}");
+        }
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking() || self.wrong.is_empty(), "\n{}", self.wrong);
     }
 }
