@@ -504,9 +504,10 @@ impl Task {
         self.phases.iter().find(|p| p.name == name)
     }
 
-    /// The escalations that nobody has decided yet.
+    /// The escalations that wait for a person: not decided, and not made pointless since the phase is over.
     pub fn open_escalations(&self) -> impl Iterator<Item = &Escalation> {
-        self.escalations.iter().filter(|e| e.decision.is_none())
+        let is_over = |name: &str| self.phase(name).is_some_and(|p| p.state.is_over());
+        self.escalations.iter().filter(move |e| e.decision.is_none() && !is_over(&e.phase))
     }
 
     /// The open escalation of a phase.

@@ -140,6 +140,7 @@ impl<'a> Draft<'a> {
             return;
         }
         let started_at = self.now;
+        self.phase_mut().approval = None;
         self.phase_mut().attempts.push(Attempt {
             number,
             agent: agent.clone(),
@@ -288,7 +289,7 @@ impl<'a> Draft<'a> {
 
     /// The phase is turned down; those after it are skipped, independent ones go on.
     pub(super) fn reject(&mut self) -> Result<(), Refusal> {
-        if self.attempt()?.outcome.is_none() {
+        if self.attempt().is_ok_and(|a| a.outcome.is_none()) {
             self.close_attempt(AttemptOutcome::Rejected, None)?;
         }
         let phase = self.phase_mut();

@@ -26,12 +26,14 @@ pub(super) fn rebased(draft: Draft<'_>, change: &Change) -> Result<Transition, R
     // Bounded like every other landing that did not come about: a base that moves for ever must not loop for ever.
     let why = Failure::new(FailureKind::Repository, "the base moved and changed the diff");
     let tries = note_failure(&mut draft, &why)?;
+    let review = Job::Review { reviewer: draft.policy.reviewer(0).to_owned() };
+    draft.phase_mut().approval = None;
     if tries >= draft.policy.max_land_failures as usize {
+        // A person's `retry` must not land what nobody has reviewed.
+        draft.phase_mut().job = Some(review);
         draft.escalate(EscalationReason::LandingFailed, why.to_string());
     } else {
-        draft.phase_mut().approval = None;
-        let reviewer = draft.policy.reviewer(0).to_owned();
-        draft.enqueue(Job::Review { reviewer }, 0);
+        draft.enqueue(review, 0);
     }
     Ok(draft.done())
 }

@@ -31,6 +31,9 @@ pub(super) fn decided(
         return not_allowed(format!("task {task} is {} and stays so; submit it again", draft.task.state));
     }
     draft.turn_to(&phase);
+    if draft.phase().state.is_over() {
+        return not_allowed(format!("there is nothing left to decide: the phase `{phase}` is {}", draft.phase().state));
+    }
     draft.count("escalation_decisions_total", &[decision.as_str()]);
     draft.notify(What::Decided, format!("{} by {by}", decision.as_str()));
     match decision {
@@ -39,15 +42,13 @@ pub(super) fn decided(
             refile(&mut draft, by, required_change, *attempts, note)?;
         }
         PersonDecision::Retry => retry(&mut draft, job)?,
-        PersonDecision::Reject => match draft.attempt() {
-            Ok(_) => draft.reject()?,
-            Err(_) => draft.phase_mut().state = PhaseState::Rejected,
-        },
+        PersonDecision::Reject => draft.reject()?,
     }
     Ok(draft.done())
 }
 
 fn approve(draft: &mut Draft<'_>, by: &str) -> Result<(), Refusal> {
+    has_begun(draft)?;
     let attempt = draft.attempt()?;
     let nothing = attempt.change.as_ref().is_none_or(|c| c.patch_id.is_empty());
     if nothing || attempt.gates.iter().any(|g| g.name == gate::EMPTY_DIFF && !g.passed) {
@@ -77,9 +78,7 @@ fn refile(
     }
     let critique = [rest.as_str(), note.unwrap_or_default()].join("\n\n").trim().to_owned();
     let rejection = Rejection { cause: Cause::Person, by: by.to_owned(), required_change, critique };
-    if draft.phase().attempts.is_empty() {
-        return Err(Refusal::NotAllowed("the phase has no attempt that could be refiled; retry instead".to_owned()));
-    }
+    has_begun(draft)?;
     let outcome = draft.attempt()?.outcome.unwrap_or(AttemptOutcome::Refiled);
     draft.close_attempt(outcome, Some(rejection))?;
     grant(draft, attempts);
@@ -92,9 +91,14 @@ fn refile(
 /// The same job again. Where the job was a coder's whose attempt is over, the same rejection leads one more attempt.
 fn retry(draft: &mut Draft<'_>, job: Option<Job>) -> Result<(), Refusal> {
     renew_budget(draft);
+    if draft.phase().state == PhaseState::Waiting {
+        // It was parked before its round began, and may have to wait again for a phase that is being redone.
+        draft.start_ready_phases();
+        return Ok(());
+    }
     let is_over = draft.attempt().is_ok_and(|a| a.rejection.is_some());
     match job {
-        Some(Job::Code { .. }) if is_over || draft.phase().attempts.is_empty() => {
+        Some(Job::Code { .. }) if is_over => {
             grant(draft, 1);
             draft.start_attempt();
         }
@@ -111,6 +115,14 @@ fn retry(draft: &mut Draft<'_>, job: Option<Job>) -> Result<(), Refusal> {
             draft.enqueue(job, 0);
         }
         None => return Err(Refusal::NotAllowed("there is no job to retry; refile or reject instead".to_owned())),
+    }
+    Ok(())
+}
+
+/// Holds that the phase is in an attempt; one that was parked before its round began has only those of earlier rounds.
+fn has_begun(draft: &Draft<'_>) -> Result<(), Refusal> {
+    if draft.phase().state == PhaseState::Waiting {
+        return Err(Refusal::NotAllowed("the phase has not begun; retry or reject instead".to_owned()));
     }
     Ok(())
 }

@@ -16,6 +16,10 @@ pub(super) fn reviewed(draft: Draft<'_>, review: &Review) -> Result<Transition, 
     if let Some(why) = unusable(&draft, &review, &head) {
         review.failure = Some(Failure::new(FailureKind::Malformed, why));
     }
+    if !(0.0..=1.0).contains(&review.verdict.conf) {
+        // A record must be equal to itself and survive JSON, which has no NaN.
+        review.verdict.conf = 0.0;
+    }
     if review.failure.is_none() && review.verdict.verdict == VerdictKind::Retry {
         review.failure = Some(Failure::new(FailureKind::Malformed, "the reviewer asked to be asked again"));
     }
@@ -55,7 +59,19 @@ fn unusable(draft: &Draft<'_>, review: &Review, head: &str) -> Option<String> {
     if review.head != head {
         return Some(format!("the review is about {}, and the change is {head}", review.head));
     }
-    if review.verdict.verdict != VerdictKind::RetryPredecessor || review.verdict.conf <= draft.policy.confidence {
+    let verdict = &review.verdict;
+    if matches!(verdict.verdict, VerdictKind::Escalate | VerdictKind::Retry) {
+        return None;
+    }
+    // Readers hold to this as well; a worker of another version may not.
+    if !(0.0..=1.0).contains(&verdict.conf) {
+        return Some(format!("`conf` is {}, which is not from 0.0 to 1.0", verdict.conf));
+    }
+    let demands = matches!(verdict.verdict, VerdictKind::NeedsChanges | VerdictKind::RetryPredecessor);
+    if demands && verdict.required_change.trim().is_empty() {
+        return Some(format!("`{}` needs a `required_change`", verdict.verdict));
+    }
+    if verdict.verdict != VerdictKind::RetryPredecessor || verdict.conf <= draft.policy.confidence {
         return None;
     }
     let name = review.verdict.phase.as_deref().unwrap_or_default();

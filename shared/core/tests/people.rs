@@ -1,0 +1,137 @@
+//! The table of decisions, the rows that people and budgets have a part in; see `decisions.rs`.
+
+mod common;
+
+use common::Table;
+use refile_core::Policy;
+use refile_core::policy::{Budget, OnExhausted};
+
+fn cap(max_attempts: u32, on_exhausted: OnExhausted) -> Policy {
+    Policy { max_attempts, on_exhausted, ..Policy::default() }
+}
+
+#[test]
+fn a_spent_budget_waits_for_a_person() {
+    let mut table =
+        Table::new(Policy { budget: Budget { tokens: Some(100), ..Budget::default() }, ..Policy::default() });
+    table.case("", "coded", "reviewing #1, open: enqueue review #1");
+    table.case("coded", "needs_changes 0.9", "reviewing #1, parked, escalated: count reviews_total{default,needs_changes}, count refiles_total{review}, count escalations_total{budget_exhausted}");
+    table.case("coded", "approved 0.9", "landing #1, open: count reviews_total{default,approved}, enqueue land #1");
+    table.case("coded", "approved 0.6", "reviewing #1, parked, escalated: count reviews_total{default,approved}, count escalations_total{budget_exhausted}");
+    table.case("coded", "retry 0", "reviewing #1, parked, escalated: count review_failures_total{default,malformed}, count escalations_total{budget_exhausted}");
+    table.case(
+        "coded; needs_changes 0.9",
+        "person retry",
+        "coding #2, open: count escalation_decisions_total{retry}, enqueue code #2",
+    );
+    table.case(
+        "coded; retry 0",
+        "person retry",
+        "reviewing #1, open: count escalation_decisions_total{retry}, enqueue review #1",
+    );
+}
+
+#[test]
+fn a_spent_budget_parks_a_phase_before_it_begins() {
+    let mut table = Table::of(
+        Policy { budget: Budget { tokens: Some(100), ..Budget::default() }, ..Policy::default() },
+        "plan, build<plan, ship<build",
+    );
+    table.case(
+        "plan: coded",
+        "plan: approved 0.9",
+        "accepted #1, escalated: count reviews_total{default,approved}, count escalations_total{budget_exhausted}",
+    );
+    table.case(
+        "plan: coded; plan: approved 0.9",
+        "build: person retry",
+        "coding #1, open: count escalation_decisions_total{retry}, enqueue code #1",
+    );
+    table.case("plan: coded; plan: approved 0.9", "build: person reject", "rejected #0, rejected: count escalation_decisions_total{reject}, count tasks_finished_total{rejected}, count task_attempts{custom,plan,rejected,1}");
+    table.case("plan: coded; plan: approved 0.9", "build: person refile Do it.", "refused: not allowed");
+    table.case("plan: coded; plan: approved 0.9", "build: person approve", "refused: not allowed");
+}
+
+#[test]
+fn a_phase_that_was_sent_back_and_parked_begins_again_from_attempt_1() {
+    let budget = Budget { tokens: Some(500), ..Budget::default() };
+    let mut table = Table::of(Policy { budget, ..Policy::default() }, "plan, build<plan");
+    table.case("plan: coded; plan: approved 0.9; build: coded; build: retry_predecessor 0.9 phase:plan; plan: coded; plan: approved 0.9", "build: person retry", "coding #1, open: count escalation_decisions_total{retry}, enqueue code #1");
+    table.case("plan: coded; plan: approved 0.9; build: coded; build: retry_predecessor 0.9 phase:plan; plan: coded; plan: approved 0.9", "build: person approve", "refused: not allowed");
+}
+
+#[test]
+fn a_person_decides() {
+    let mut table = Table::new(cap(1, OnExhausted::Escalate));
+    table.case(
+        "coded; needs_changes 0.9 Fix a.",
+        "person approve",
+        "landing #1, open: count escalation_decisions_total{approve}, enqueue land #1",
+    );
+    table.case(
+        "coded; needs_changes 0.9 Fix a.",
+        "person refile Do b.",
+        "coding #2, open: count escalation_decisions_total{refile}, count refiles_total{person}, enqueue code #2",
+    );
+    table.case("coded; needs_changes 0.9 Fix a.", "person refile 0x Do b.", "refused: not allowed");
+    table.case("coded; needs_changes 0.9 Fix a.", "person refile", "refused: not allowed");
+    table.case(
+        "coded; needs_changes 0.9 Fix a.",
+        "person retry",
+        "reviewing #1, open: count escalation_decisions_total{retry}, enqueue review #1",
+    );
+    table.case("coded; needs_changes 0.9 Fix a.", "person reject", "rejected #1, rejected: count escalation_decisions_total{reject}, count tasks_finished_total{rejected}, count task_attempts{change,change,rejected,1}");
+    table.case(
+        "coded; needs_changes 0.9 Fix a.; person refile 2x Do b.; coded",
+        "needs_changes 0.9 Fix c.",
+        "coding #3, open: count reviews_total{default,needs_changes}, count refiles_total{review}, enqueue code #3",
+    );
+    table.case("coded; needs_changes 0.9 Fix a.; person refile Do b.; coded", "needs_changes 0.9 Fix c.", "reviewing #2, parked, escalated: count reviews_total{default,needs_changes}, count escalations_total{attempts_exhausted}");
+    table.case("coded; needs_changes 0.9 Fix a.; person reject", "person approve", "refused: not allowed");
+    table.case("coded; needs_changes 0.9 Fix a.; person retry", "person retry", "refused: not allowed");
+    table.case(
+        "gate lint",
+        "person approve",
+        "landing #1, open: count escalation_decisions_total{approve}, enqueue land #1",
+    );
+    table.case("gate empty_diff", "person approve", "refused: not allowed");
+    table.case(
+        "gate lint",
+        "person retry",
+        "coding #2, open: count escalation_decisions_total{retry}, enqueue code #2",
+    );
+    table.case("asks", "person approve", "refused: not allowed");
+    table.case("asks", "person retry", "coding #1, open: count escalation_decisions_total{retry}, enqueue code #1");
+    table.case(
+        "asks",
+        "person refile Use port 80.",
+        "coding #2, open: count escalation_decisions_total{refile}, count refiles_total{person}, enqueue code #2",
+    );
+    table.case("poison", "person retry", "coding #1, open: count escalation_decisions_total{retry}, enqueue code #1");
+    table.case("", "person approve", "refused: not allowed");
+    table.case("cancel", "person approve", "refused: not allowed");
+}
+
+#[test]
+fn a_cancelled_task_drops_its_jobs() {
+    let mut table = Table::of(Policy::default(), "plan, docs, build<plan");
+    table.case("", "cancel", "skipped #1, cancelled: drop job, drop docs/job, count tasks_finished_total{cancelled}, count task_attempts{custom,plan,cancelled,1}, count task_attempts{custom,docs,cancelled,1}");
+    table.case("plan: coded; plan: approved 0.9; docs: coded", "cancel", "skipped #1, cancelled: drop job, drop build/job, count tasks_finished_total{cancelled}, count task_attempts{custom,plan,cancelled,1}, count task_attempts{custom,docs,cancelled,1}, count task_attempts{custom,build,cancelled,1}");
+    table.case("cancel", "cancel", "refused: not allowed");
+    table.case("cancel", "plan: coded", "refused: stale");
+    table.case("plan: poison", "cancel", "skipped #1, cancelled: drop job, count tasks_finished_total{cancelled}, count task_attempts{custom,plan,cancelled,1}, count task_attempts{custom,docs,cancelled,1}");
+}
+
+#[test]
+fn what_comes_late_is_refused() {
+    let mut table = Table::new(Policy::default());
+    table.case("", "approved 0.9", "refused: stale");
+    table.case("", "landed", "refused: stale");
+    table.case("coded", "coded", "refused: stale");
+    table.case("coded", "agent-failed", "refused: stale");
+    table.case("coded; approved 0.9", "approved 0.9", "refused: stale");
+    table.case("coded; approved 0.9; landed", "landed", "refused: stale");
+    table.case("coded; approved 0.9; landed", "cancel", "refused: not allowed");
+    table.case("asks", "coded", "refused: stale");
+    table.case("poison", "poison", "refused: stale");
+}
