@@ -9,12 +9,14 @@
 //! - [`commit`]: a [`refile_core::Transition`] as one atomic step
 //! - [`envelope`]: records as bytes, with their schema's version
 //! - [`artifacts`]: where logs, diffs and replies lie
+//! - [`sqlite`]: the engine for one machine: a file
 
 pub mod model;
 pub mod error;
 pub mod commit;
 pub mod envelope;
 pub mod artifacts;
+pub mod sqlite;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +26,7 @@ use refile_core::TaskId;
 
 pub use error::StoreError;
 pub use model::*;
+pub use sqlite::SqliteStore;
 
 /// The result of a store operation.
 pub type Result<T> = std::result::Result<T, StoreError>;
