@@ -9,6 +9,7 @@
 //! - [`commit`]: a [`refile_core::Transition`] as one atomic step
 //! - [`envelope`]: records as bytes, with their schema's version
 //! - [`artifacts`]: where logs, diffs and replies lie
+//! - [`sqlite`]: the engine for one machine: a file
 
 pub mod model;
 pub mod error;
@@ -16,6 +17,7 @@ pub mod commit;
 pub mod envelope;
 pub mod redis;
 pub mod artifacts;
+pub mod sqlite;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,6 +28,7 @@ use refile_core::TaskId;
 
 pub use error::StoreError;
 pub use model::*;
+pub use sqlite::SqliteStore;
 
 /// The result of a store operation.
 pub type Result<T> = std::result::Result<T, StoreError>;

@@ -177,6 +177,8 @@ pub struct Taken {
 }
 
 /// What an entry of the outcome queue says.
+// Few of these live at a time; a box would only add a word to read.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Happening {
     /// A worker reported this.
