@@ -58,7 +58,7 @@ macro_rules! engine {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                crate::suite::$part::$test(&Harness::start().await).await;
+                crate::suite::$part::$test(&Harness::start()).await;
             }
         )+
     };

@@ -99,7 +99,7 @@ impl Drop for Server {
 }
 
 impl RedisHarness {
-    pub(crate) async fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let server = Mutex::new(Server::start(folder.path()));
         Self { folder, server }
