@@ -11,8 +11,8 @@ mod suite {
 }
 #[path = "suite/sqlite_file.rs"]
 mod sqlite_file;
-// #[path = "suite/redis_server.rs"]
-// mod redis_server;
+#[path = "suite/redis_server.rs"]
+mod redis_server;
 mod random;
 
 use std::collections::BTreeMap;
@@ -66,4 +66,4 @@ macro_rules! pair {
 }
 
 pair!(sqlite_and_sqlite: sqlite_file::SqliteHarness, sqlite_file::SqliteHarness);
-// pair!(sqlite_and_redis: sqlite_file::SqliteHarness, redis_server::RedisHarness);
+pair!(sqlite_and_redis: sqlite_file::SqliteHarness, redis_server::RedisHarness);

@@ -277,7 +277,7 @@ fn set_aside(tx: &Tx<'_>, outcome: i64, reason: &str) -> Result<Option<Taken>> {
 pub(super) fn replay(tx: &mut Tx<'_>, id: &str) -> Result<bool> {
     let found = match id.split_once(':') {
         Some(("job", name)) => {
-            let Some((task, phase)) = name.split_once(':') else { return Ok(false) };
+            let Some((task, phase)) = name.split_once('/') else { return Ok(false) };
             let sql = "SELECT queue, priority FROM jobs WHERE task = ?1 AND phase = ?2 AND place = 'quarantined'";
             let lane = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, u32>(1)?));
             let Some((queue, rank)) = one(tx.conn, sql, params![task, phase], lane)? else { return Ok(false) };

@@ -100,7 +100,8 @@ fn hand_out(tx: &Tx<'_>, request: &ClaimRequest, queue: Queue, job: Ready) -> Re
     let task = match decode::<Task>(&record) {
         Ok(task) => task,
         Err(error) => {
-            let sql = "UPDATE jobs SET place = 'quarantined', reason = ?3 WHERE task = ?1 AND phase = ?2";
+            let sql =
+                "UPDATE jobs SET place = 'quarantined', fence = fence + 1, reason = ?3 WHERE task = ?1 AND phase = ?2";
             run(tx.conn, sql, params![id.as_str(), phase, error.to_string()])?;
             super::commits::count(tx, &Count::new("quarantined_total", &[]))?;
             return Ok(None);

@@ -173,7 +173,7 @@ pub(super) fn pauses(conn: &Connection, now: u64) -> Result<Vec<(PauseTarget, Pa
 
 /// Jobs and outcomes that wait for an operator.
 pub(super) fn quarantined(conn: &Connection) -> Result<Vec<Quarantined>> {
-    let sql = "SELECT 'job:' || task || ':' || phase, task, phase, 'job', reason FROM jobs WHERE place = 'quarantined'
+    let sql = "SELECT 'job:' || task || '/' || phase, task, phase, 'job', reason FROM jobs WHERE place = 'quarantined'
         UNION ALL
         SELECT 'outcome:' || id, task, phase, 'outcome', reason FROM outcomes WHERE reason IS NOT NULL";
     all(conn, sql, [], |row| {

@@ -10,19 +10,19 @@ use refile_store::{Claim, Filter, Happening, JobView, Lease, Pause, PauseTarget,
 /// The state of a store.
 #[derive(Debug, PartialEq)]
 pub(crate) struct View {
-    tasks: Vec<Option<Versioned>>,
-    jobs: Vec<Vec<JobView>>,
-    listed: Vec<TaskId>,
-    escalated: Vec<TaskId>,
-    counts: BTreeMap<String, i64>,
-    depth: BTreeMap<(Queue, Priority), u64>,
-    leases: BTreeMap<Queue, u64>,
-    numbers: [u64; 3],
-    has_escalation: bool,
-    quarantined: Vec<(TaskId, String)>,
-    pauses: Vec<(PauseTarget, Pause)>,
-    events: Vec<(TaskId, Notice)>,
-    workers: Vec<String>,
+    pub(crate) tasks: Vec<Option<Versioned>>,
+    pub(crate) jobs: Vec<Vec<JobView>>,
+    pub(crate) listed: Vec<TaskId>,
+    pub(crate) escalated: Vec<TaskId>,
+    pub(crate) counts: BTreeMap<String, i64>,
+    pub(crate) depth: BTreeMap<(Queue, Priority), u64>,
+    pub(crate) leases: BTreeMap<Queue, u64>,
+    pub(crate) numbers: [u64; 3],
+    pub(crate) has_escalation: bool,
+    pub(crate) quarantined: Vec<(TaskId, String)>,
+    pub(crate) pauses: Vec<(PauseTarget, Pause)>,
+    pub(crate) events: Vec<(TaskId, Notice)>,
+    pub(crate) workers: Vec<String>,
 }
 
 pub(crate) async fn view(store: &Arc<dyn Store>, ids: &[TaskId]) -> View {

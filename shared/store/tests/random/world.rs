@@ -89,7 +89,27 @@ impl<'a> World<'a> {
     /// Holds that the stores are in the same state.
     pub(crate) async fn compare(&self) {
         let [left, right] = &self.stores;
-        assert_eq!(view(left, &self.ids).await, view(right, &self.ids).await, "{}", self.at);
+        let (left, right) = (view(left, &self.ids).await, view(right, &self.ids).await);
+        // One part at a time: a whole view is too long to read.
+        macro_rules! same {
+            ($($part:ident),+) => {$( assert_eq!(left.$part, right.$part, "{}: {}", self.at, stringify!($part)); )+};
+        }
+        same!(
+            jobs,
+            counts,
+            depth,
+            leases,
+            numbers,
+            listed,
+            escalated,
+            has_escalation,
+            quarantined,
+            pauses,
+            events,
+            workers
+        );
+        same!(tasks);
+        assert_eq!(left, right, "{}", self.at);
     }
 
     fn saw(&mut self, what: impl Into<String>) {

@@ -15,7 +15,7 @@ for _, queue in ipairs({'code', 'review', 'land'}) do
       job[FENCE] = job[FENCE] + 1
       if job[DELIVERIES] > most_deliveries then
         redis.call('XADD', P .. 'outcomes', '*', 't', task, 'p', phase, 'f', job[FENCE], 'a', job[ATTEMPT], 'k', 'poisoned', 'o', job[DELIVERIES])
-        job[PLACE] = 'r'
+        job[PLACE], job[OWNER] = 'r', ''
         wake('outcomes')
         poisoned = poisoned + 1
       else
