@@ -119,12 +119,17 @@ pub enum PersonDecision {
         /// What the next attempt must do.
         required_change: String,
         /// How many more attempts the phase gets; at least 1.
+        #[serde(default = "one")]
         attempts: u32,
     },
     /// The same job again, with its budget of tries renewed.
     Retry,
     /// The phase, and with it the task, is turned down.
     Reject,
+}
+
+fn one() -> u32 {
+    1
 }
 
 impl PersonDecision {

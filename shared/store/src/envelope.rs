@@ -1,4 +1,4 @@
-//! Records as bytes: MessagePack with named fields, behind one byte that says which schema it is.
+//! Records as bytes: `MessagePack` with named fields, behind one byte that says which schema it is.
 //!
 //! Fields may be added with a default without a new version; a change that old programs would misread needs one.
 

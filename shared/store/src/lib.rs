@@ -9,13 +9,17 @@
 //! - [`commit`]: a [`refile_core::Transition`] as one atomic step
 //! - [`envelope`]: records as bytes, with their schema's version
 //! - [`artifacts`]: where logs, diffs and replies lie
+//! - [`sqlite`]: the engine for one machine: a file
 
 pub mod model;
 pub mod error;
 pub mod commit;
 pub mod envelope;
+pub mod redis;
 pub mod artifacts;
+pub mod sqlite;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +28,7 @@ use refile_core::TaskId;
 
 pub use error::StoreError;
 pub use model::*;
+pub use sqlite::SqliteStore;
 
 /// The result of a store operation.
 pub type Result<T> = std::result::Result<T, StoreError>;
@@ -119,3 +124,11 @@ pub struct OpenOptions {
 
 /// Is told of each operation's name and how long it took.
 pub type Observer = Arc<dyn Fn(&'static str, Duration) + Send + Sync>;
+
+/// Opens the store of a URL: `sqlite:PATH`, `redis://…` or `rediss://…`. `dir` is where relative paths start.
+pub async fn open(url: &str, dir: &Path, options: OpenOptions) -> Result<Arc<dyn Store>> {
+    match url.split_once(':') {
+        Some(("redis" | "rediss", _)) => Ok(Arc::new(redis::RedisStore::open(url, options).await?)),
+        _ => Err(StoreError::Url { url: error::without_password(url) }),
+    }
+}

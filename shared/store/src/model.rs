@@ -177,10 +177,12 @@ pub struct Taken {
 }
 
 /// What an entry of the outcome queue says.
+// Few of these live at a time; a box would only add a word to read.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Happening {
     /// A worker reported this.
-    Outcome(Outcome),
+    Outcome(Box<Outcome>),
     /// The job was delivered this often and nobody reported.
     Poisoned {
         /// How often.

@@ -1,0 +1,271 @@
+//! The commands and their options.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use refile_core::{Priority, TaskState};
+
+/// A fleet of coding agents in which a rejection leads the next attempt.
+#[derive(Debug, Parser)]
+#[command(name = "refile", version, after_help = "Exit status: 0 done, 1 failed, 2 wrong use, 3 done but something waits for a person.")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Global {
+    /// The configuration; `refile.toml` here by default
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// The store, in place of the configuration's
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Take a Redis server that may evict keys or keeps nothing on disk
+    #[arg(long, global = true)]
+    pub(crate) allow_volatile: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Play the whole loop on a sample repository; needs no key and no server
+    Demo(DemoArguments),
+    /// Write refile.toml for the repository that you stand in
+    Init(InitArguments),
+    /// Run coordinator, coders and reviewers in this process
+    Up(UpArguments),
+    /// Submit a task, or a file of them
+    Submit(SubmitArguments),
+    /// Look at tasks, call them off, do them again
+    #[command(subcommand)]
+    Task(TaskCommand),
+    /// Look at what waits for a person, and decide it
+    #[command(subcommand)]
+    Escalation(EscalationCommand),
+    /// Read reviewers' replies
+    #[command(subcommand)]
+    Verdict(VerdictCommand),
+    /// Look at the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArguments {
+    /// Keep everything in this folder, which must be empty or new; a temporary one by default
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InitArguments {
+    /// Write over a refile.toml that is there
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UpArguments {
+    /// Stop when no work is left
+    #[arg(long)]
+    pub(crate) drain: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SubmitArguments {
+    /// What is wanted, in one line
+    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    pub(crate) title: Option<String>,
+    /// What is wanted, in full; `-` reads it from standard input
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
+    pub(crate) description: Option<String>,
+    /// Tasks from a file (JSON lines or YAML); `-` for standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// The repository of tasks that name none
+    #[arg(long, value_name = "PATH|URL")]
+    pub(crate) repository: Option<String>,
+    /// The base branch of tasks that name none
+    #[arg(long, value_name = "BRANCH")]
+    pub(crate) base: Option<String>,
+    /// Which tasks go first
+    #[arg(long, value_name = "high|normal|low", value_parser = parse_priority)]
+    pub(crate) priority: Option<Priority>,
+    /// An idempotency key: a second task with the same one is the first
+    #[arg(long, value_name = "KEY", conflicts_with = "file")]
+    pub(crate) key: Option<String>,
+    /// A word to find the task by; may be given again
+    #[arg(long, value_name = "WORD")]
+    pub(crate) label: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TaskCommand {
+    /// List tasks, newest first
+    List(ListArguments),
+    /// Show a task with its attempts
+    Show(TaskArgument),
+    /// Tell what happened to a task, in order
+    Log(LogArguments),
+    /// Print the diff of an attempt
+    Diff(DiffArguments),
+    /// Call a task off
+    Cancel(TaskArgument),
+    /// Do a task's last job again if it is escalated; submit it anew if it is over
+    Retry(TaskArgument),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArguments {
+    /// Only tasks in this state; may be given again
+    #[arg(long, value_parser = parse_state)]
+    pub(crate) state: Vec<TaskState>,
+    /// Only tasks of this repository
+    #[arg(long, value_name = "PATH|URL")]
+    pub(crate) repository: Option<String>,
+    /// Only tasks with this label
+    #[arg(long, value_name = "WORD")]
+    pub(crate) label: Option<String>,
+    /// Only tasks with this text in id or title
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) text: Option<String>,
+    /// At most so many
+    #[arg(long, default_value_t = 50, value_name = "N")]
+    pub(crate) limit: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TaskArgument {
+    /// The task's id, or the beginning of it
+    pub(crate) task: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LogArguments {
+    /// The task's id, or the beginning of it
+    pub(crate) task: String,
+    /// Print transcripts, gate outputs and replies whole
+    #[arg(long)]
+    pub(crate) full: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiffArguments {
+    /// The task's id, or the beginning of it
+    pub(crate) task: String,
+    /// The attempt; the last that left a change by default
+    #[arg(long, value_name = "N")]
+    pub(crate) attempt: Option<u32>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum EscalationCommand {
+    /// List what waits for a person
+    List,
+    /// Show an escalation with its evidence
+    Show(EscalationArgument),
+    /// The change is good: land it
+    Approve(DecisionArguments),
+    /// Start another attempt, led by what you demand
+    Refile(RefileArguments),
+    /// Do the same job again
+    Retry(DecisionArguments),
+    /// Turn the task down
+    Reject(DecisionArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EscalationArgument {
+    /// The escalation's id, or its task's
+    pub(crate) escalation: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DecisionArguments {
+    #[command(flatten)]
+    pub(crate) which: EscalationArgument,
+    #[command(flatten)]
+    pub(crate) audit: Audit,
+}
+
+/// Who decides, and why.
+#[derive(Debug, Args)]
+pub(crate) struct Audit {
+    /// Who decides; your user name by default
+    #[arg(long, value_name = "NAME")]
+    pub(crate) by: Option<String>,
+    /// Why; kept with the decision
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RefileArguments {
+    #[command(flatten)]
+    pub(crate) which: EscalationArgument,
+    /// What the next attempt must do: one imperative sentence
+    pub(crate) required_change: String,
+    /// How many more attempts the task gets
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) attempts: u32,
+    #[command(flatten)]
+    pub(crate) audit: Audit,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum VerdictCommand {
+    /// Print the verdict that a reply holds, as JSON
+    Parse(ParseArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ParseArguments {
+    /// The form of the reply
+    #[arg(long, value_enum, default_value_t = ReplyFormat::Json)]
+    pub(crate) format: ReplyFormat,
+    /// The reply; standard input by default
+    pub(crate) file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum ReplyFormat {
+    /// One object with verdict, required_change, critique, conf
+    Json,
+    /// APPROVE, RETRY: feedback and the like
+    Text,
+    /// One object with verdict (pass or fail), summary, findings, required_fixes
+    Judge,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print every value that is in force, and where it comes from
+    Show,
+}
+
+fn parse_priority(name: &str) -> Result<Priority, String> {
+    Priority::parse(name).ok_or_else(|| "there are high, normal and low".to_owned())
+}
+
+fn parse_state(name: &str) -> Result<TaskState, String> {
+    TaskState::parse(name).ok_or_else(|| {
+        let names: Vec<&str> = TaskState::ALL.iter().map(|s| s.as_str()).collect();
+        format!("there are {}", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_commands_are_well_formed() {
+        super::Arguments::command().debug_assert();
+    }
+}

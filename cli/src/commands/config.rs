@@ -1,0 +1,32 @@
+//! `refile config show`: every value that is in force, and where it comes from.
+
+use refile_config::show::lines;
+use serde_json::json;
+
+use crate::Ended;
+use crate::context::Context;
+use crate::output;
+
+/// Prints the values.
+pub(crate) fn show(context: &Context) -> anyhow::Result<Ended> {
+    let mut lines = lines(&context.config, &context.sources);
+    // The store's URL may hold a password.
+    for line in lines.iter_mut().filter(|l| l.key == "store") {
+        let url = refile_store::error::without_password(&context.config.store);
+        line.value = url.into();
+    }
+    if context.json {
+        let values: Vec<_> = lines
+            .iter()
+            .map(|l| json!({ "key": l.key, "value": l.value, "source": l.source.to_string() }))
+            .collect();
+        output::json(&values)?;
+        return Ok(Ended::Done);
+    }
+    let mut table = output::table(&["key", "value", "from"]);
+    for line in &lines {
+        table.add_row([line.key.clone(), line.value.to_string(), line.source.to_string()]);
+    }
+    output::print_table(&table, "");
+    Ok(Ended::Done)
+}

@@ -1,0 +1,136 @@
+//! `refile escalation`: look at what waits for a person, and decide it.
+
+use anyhow::bail;
+use refile_coordinator::apply::apply;
+use refile_coordinator::{now, view};
+use refile_core::event::PersonDecision;
+use refile_core::prompt::prompt;
+use refile_core::task::Escalation;
+use refile_core::{Event, Task, TaskState};
+use refile_store::{Filter, Store};
+use serde_json::json;
+
+use crate::Ended;
+use crate::arguments::{Audit, DecisionArguments, EscalationArgument, EscalationCommand, RefileArguments};
+use crate::commands::task::say;
+use crate::context::{Context, find_task, user};
+use crate::output::{self, BOLD, DIM, styled, untrusted};
+
+/// Tasks that are read from the store at a time.
+const PAGE: usize = 500;
+
+/// Runs a command about escalations.
+pub(crate) async fn run(context: &Context, command: EscalationCommand) -> anyhow::Result<Ended> {
+    let store = context.store().await?;
+    let store = store.as_ref();
+    match command {
+        EscalationCommand::List => list(context, store).await,
+        EscalationCommand::Show(EscalationArgument { escalation }) => show(context, store, &escalation).await,
+        EscalationCommand::Approve(a) => decide(context, store, a, PersonDecision::Approve).await,
+        EscalationCommand::Retry(a) => decide(context, store, a, PersonDecision::Retry).await,
+        EscalationCommand::Reject(a) => decide(context, store, a, PersonDecision::Reject).await,
+        EscalationCommand::Refile(RefileArguments { which, required_change, attempts, audit }) => {
+            let decision = PersonDecision::Refile { required_change, attempts };
+            decide(context, store, DecisionArguments { which, audit }, decision).await
+        }
+    }
+}
+
+/// The tasks that wait for a person, those that wait longest first.
+pub(crate) async fn waiting(store: &dyn Store) -> anyhow::Result<Vec<Task>> {
+    let filter = Filter { states: vec![TaskState::Escalated], ..Filter::default() };
+    let (mut tasks, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = store.list(&filter, cursor, PAGE).await?;
+        tasks.extend(page.tasks);
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    tasks.sort_by_key(|t: &Task| t.open_escalations().map(|e| e.at).min());
+    Ok(tasks)
+}
+
+async fn list(context: &Context, store: &dyn Store) -> anyhow::Result<Ended> {
+    let tasks = waiting(store).await?;
+    let open: Vec<(&Task, &Escalation)> =
+        tasks.iter().flat_map(|t| t.open_escalations().map(move |e| (t, e))).collect();
+    if context.json {
+        output::json(&open.iter().map(|(t, e)| view::escalation(t, e)).collect::<Vec<_>>())?;
+        return Ok(Ended::Done);
+    }
+    let mut table = output::table(&["id", "reason", "waits", "title"]);
+    for (task, escalation) in open {
+        table.add_row([
+            escalation.id.clone(),
+            escalation.reason.to_string(),
+            output::age(escalation.at, now()),
+            untrusted(&task.title),
+        ]);
+    }
+    output::print_table(&table, "nothing waits for a person");
+    Ok(Ended::Done)
+}
+
+/// Finds an escalation by its id, or by its task's where only one is open.
+async fn find(store: &dyn Store, given: &str) -> anyhow::Result<(Task, Escalation)> {
+    if let Some((task, _)) = given.rsplit_once('.') {
+        let task = find_task(store, task).await?;
+        let number = given.rsplit('.').next().unwrap_or_default();
+        let found = task.escalations.iter().find(|e| e.id == format!("{}.{number}", task.id)).cloned();
+        return match found {
+            Some(escalation) => Ok((task, escalation)),
+            None => bail!("there is no escalation {given}; `refile escalation list` shows what waits"),
+        };
+    }
+    let task = find_task(store, given).await?;
+    let open: Vec<Escalation> = task.open_escalations().cloned().collect();
+    match open.as_slice() {
+        [one] => Ok((task, one.clone())),
+        [] => bail!("task {} is {}: nothing of it waits for a person", task.id, task.state),
+        _ => bail!("task {} has several open escalations; name one: {}", task.id, ids(&open)),
+    }
+}
+
+fn ids(escalations: &[Escalation]) -> String {
+    escalations.iter().map(|e| e.id.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Result<Ended> {
+    let (task, escalation) = find(store, given).await?;
+    if context.json {
+        let jobs = store.jobs(&task.id).await?;
+        let detail = view::detail(&task, jobs, context.config.carry());
+        output::json(&json!({ "escalation": view::escalation(&task, &escalation), "task": detail }))?;
+        return Ok(Ended::Done);
+    }
+    output::line(format!("{}  {}", styled(BOLD, &escalation.id), untrusted(&task.title)));
+    output::line(format!("{} since {} UTC", escalation.reason, output::time(escalation.at)));
+    output::line(format!("\n{}", untrusted(&escalation.detail)));
+    if let Some(phase) = task.phase(&escalation.phase) {
+        let heading = format!("--- what attempt {} started with", phase.attempt_number());
+        output::line(format!("\n{}\n{}", styled(DIM, heading), untrusted(&prompt(&task, phase, context.config.carry()))));
+    }
+    let id = &escalation.id;
+    output::line(format!(
+        "\n{}\n  refile task log {task} --full\n  refile task diff {task}\n{}\n  refile escalation approve {id}\n  refile escalation refile {id} \"DO THIS\"\n  refile escalation retry {id}\n  refile escalation reject {id}",
+        styled(DIM, "--- its evidence"),
+        styled(DIM, "--- to decide it"),
+        task = task.id,
+    ));
+    Ok(Ended::Done)
+}
+
+async fn decide(
+    context: &Context,
+    store: &dyn Store,
+    DecisionArguments { which, audit: Audit { by, note } }: DecisionArguments,
+    decision: PersonDecision,
+) -> anyhow::Result<Ended> {
+    let (task, escalation) = find(store, &which.escalation).await?;
+    let by = by.unwrap_or_else(user);
+    let event = Event::Decided { escalation: escalation.id, decision, by, note };
+    let task = apply(store, &context.config.policy(), &task.id, &event).await?;
+    say(context, &task)
+}

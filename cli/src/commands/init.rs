@@ -1,0 +1,136 @@
+//! `refile init`: a configuration for the repository that one stands in.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, bail};
+use refile_config::FILE_NAME;
+use serde_json::json;
+
+use crate::Ended;
+use crate::arguments::InitArguments;
+use crate::output::{self, BOLD, styled};
+
+/// A gate that a repository's files suggest: the file, the gate's name, what it runs.
+const GUESSES: &[(&str, &str, &str)] = &[
+    ("Cargo.toml", "lint", "cargo clippy --all-targets -- -D warnings"),
+    ("Cargo.toml", "test", "cargo test"),
+    ("go.mod", "lint", "go vet ./..."),
+    ("go.mod", "test", "go test ./..."),
+    ("package.json", "test", "npm test"),
+    ("pyproject.toml", "test", "python3 -m pytest"),
+    ("setup.py", "test", "python3 -m pytest"),
+    ("pom.xml", "test", "mvn --quiet test"),
+    ("build.gradle", "test", "./gradlew test"),
+    ("Makefile", "test", "make test"),
+];
+
+/// Coding agents that can be used if they are there: the program, and its command line for a run without a person.
+const AGENTS: &[(&str, &str)] = &[
+    ("claude", r#"["claude", "--print", "--permission-mode", "acceptEdits"]"#),
+    ("codex", r#"["codex", "exec", "--full-auto", "-"]"#),
+];
+
+/// Writes `refile.toml`.
+pub(crate) fn run(arguments: &InitArguments, json: bool) -> anyhow::Result<Ended> {
+    let here = Path::new(FILE_NAME);
+    if here.exists() && !arguments.force {
+        bail!("{FILE_NAME} is there already; --force writes over it");
+    }
+    let base = base_branch()?;
+    let text = configuration(&base, Path::new("."));
+    // What is written must be what is read.
+    std::fs::write(here, &text).with_context(|| format!("cannot write {FILE_NAME}"))?;
+    refile_config::load(Some(here), [], &[])?;
+    if json {
+        output::json(&json!({ "file": FILE_NAME, "base": base }))?;
+        return Ok(Ended::Done);
+    }
+    output::line(format!("wrote {}", styled(BOLD, FILE_NAME)));
+    output::line("Look at its agent, its reviewer and its gates, then:\n");
+    output::line("  refile submit \"WHAT YOU WANT\"");
+    output::line("  refile up --drain");
+    Ok(Ended::Done)
+}
+
+/// The branch that one stands on.
+fn base_branch() -> anyhow::Result<String> {
+    let told = Command::new("git").args(["symbolic-ref", "--short", "HEAD"]).output().context("cannot run git")?;
+    if !told.status.success() {
+        bail!("this folder is not in a git repository, or no branch is checked out; `git init` makes a repository");
+    }
+    Ok(String::from_utf8_lossy(&told.stdout).trim().to_owned())
+}
+
+/// The file for a folder with these files in it.
+fn configuration(base: &str, dir: &Path) -> String {
+    let on_path = |program: &str| {
+        std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).any(|d| d.join(program).is_file())
+    };
+    let agent = AGENTS.iter().find(|(program, _)| on_path(program));
+    let (name, command) = agent.copied().unwrap_or(("fixer", r#"["python3", "agent.py"]"#));
+    let mut text = format!(
+        r#"# What each process of the fleet does. `refile config show` prints every value that is in force.
+
+[repository]
+url = "."
+base = {base}
+
+[policy]
+max_attempts = 3             # then a person decides
+
+[agents.{name}]              # makes the changes: any program that edits the files of the folder that it runs in
+command = {command}          # its prompt comes on standard input
+
+[reviewers.strict]           # judges them: any program that prints APPROVE, RETRY: WHAT TO DO, or REJECT: WHY
+command = ["python3", "review.py"]
+
+# A model as the judge instead:
+# [reviewers.judge]
+# type = "llm"
+# provider = "anthropic"
+# model = "claude-sonnet-4-6"
+#
+# [providers.anthropic]
+# kind = "anthropic"         # or "openai", with a base_url for any server that speaks its API
+# api_key_env = "ANTHROPIC_API_KEY"
+"#,
+        base = toml_string(base),
+    );
+    let mut named: Vec<&str> = Vec::new();
+    for (file, gate, run) in GUESSES {
+        if dir.join(file).exists() && !named.contains(gate) {
+            named.push(gate);
+            text.push_str(&format!("\n[[gates]]                    # guessed from {file}\nname = \"{gate}\"\nrun = {}\n", toml_string(run)));
+        }
+    }
+    if named.is_empty() {
+        text.push_str("\n# Checks that need no model; a change that fails one goes back without a review:\n# [[gates]]\n# name = \"test\"\n# run = \"make test\"\n");
+    }
+    text
+}
+
+/// A text as a TOML string: JSON's escapes are TOML's.
+fn toml_string(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["Cargo.toml", "Makefile"] {
+            std::fs::write(dir.path().join(file), "").unwrap();
+        }
+        let path = dir.path().join(FILE_NAME);
+        std::fs::write(&path, configuration("trunk \"x\"", dir.path())).unwrap();
+        let (config, _) = refile_config::load(Some(&path), [], &[]).unwrap();
+        assert_eq!(config.repository.base, "trunk \"x\"");
+        let gates: Vec<&str> = config.gates.iter().map(|g| g.name.as_str()).collect();
+        assert_eq!(gates, ["lint", "test"]);
+        assert_eq!((config.agents.len(), config.reviewers.len()), (1, 1));
+    }
+}

@@ -1,0 +1,34 @@
+//! One file per command.
+
+mod demo;
+mod init;
+mod up;
+mod submit;
+mod task;
+mod history;
+mod escalation;
+mod verdict;
+mod config;
+
+use refile_telemetry::logging;
+
+use crate::Ended;
+use crate::arguments::{Arguments, Command, ConfigCommand, VerdictCommand};
+use crate::context::Context;
+
+/// Runs the command.
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+    let Arguments { global, command } = arguments;
+    // `up` is a fleet and says what it does; every other command says what it found.
+    logging::init(!matches!(command, Command::Up(_)));
+    match command {
+        Command::Demo(arguments) => demo::run(&arguments, global.json).await,
+        Command::Verdict(VerdictCommand::Parse(arguments)) => verdict::parse(&arguments),
+        Command::Init(arguments) => init::run(&arguments, global.json),
+        Command::Up(arguments) => up::run(&Context::new(&global)?, &arguments).await,
+        Command::Submit(arguments) => submit::run(&Context::new(&global)?, arguments).await,
+        Command::Task(command) => task::run(&Context::new(&global)?, command).await,
+        Command::Escalation(command) => escalation::run(&Context::new(&global)?, command).await,
+        Command::Config(ConfigCommand::Show) => config::show(&Context::new(&global)?),
+    }
+}

@@ -1,0 +1,203 @@
+//! `refile task`: look at tasks, call them off, do them again.
+
+use anyhow::bail;
+use refile_coordinator::apply::apply;
+use refile_coordinator::{now, submission, view};
+use refile_core::decide::submission::{NewTask, Workflow};
+use refile_core::event::PersonDecision;
+use refile_core::{Event, Task, TaskState};
+use refile_store::{Filter, Store};
+use serde_json::json;
+
+use crate::Ended;
+use crate::arguments::{DiffArguments, ListArguments, TaskArgument, TaskCommand};
+use crate::commands::history;
+use crate::context::{Context, find_task, user};
+use crate::output::{self, BOLD, DIM, state_style, styled, untrusted};
+
+/// Tasks that are read from the store at a time.
+const PAGE: usize = 500;
+
+/// Runs a command about tasks.
+pub(crate) async fn run(context: &Context, command: TaskCommand) -> anyhow::Result<Ended> {
+    let store = context.store().await?;
+    match command {
+        TaskCommand::List(arguments) => list(context, store.as_ref(), arguments).await,
+        TaskCommand::Show(TaskArgument { task }) => show(context, store.as_ref(), &task).await,
+        TaskCommand::Log(arguments) => history::log(context, store.as_ref(), &arguments).await,
+        TaskCommand::Diff(arguments) => diff(context, store.as_ref(), &arguments).await,
+        TaskCommand::Cancel(TaskArgument { task }) => cancel(context, store.as_ref(), &task).await,
+        TaskCommand::Retry(TaskArgument { task }) => retry(context, store.as_ref(), &task).await,
+    }
+}
+
+async fn list(context: &Context, store: &dyn Store, arguments: ListArguments) -> anyhow::Result<Ended> {
+    let filter = Filter {
+        states: arguments.state,
+        repository: arguments.repository.map(|r| context.config.repository_url(&r)),
+        label: arguments.label,
+        text: arguments.text,
+    };
+    let mut tasks: Vec<Task> = Vec::new();
+    let mut cursor = None;
+    let more = loop {
+        let page = store.list(&filter, cursor, PAGE.min(arguments.limit - tasks.len())).await?;
+        for id in &page.undecodable {
+            output::note(format!("task {id} was written by another version and cannot be read"));
+        }
+        tasks.extend(page.tasks);
+        cursor = page.next;
+        if cursor.is_none() || tasks.len() >= arguments.limit {
+            break cursor.is_some();
+        }
+    };
+    if context.json {
+        output::json(&tasks.iter().map(view::summary).collect::<Vec<_>>())?;
+        return Ok(Ended::Done);
+    }
+    let mut table = output::table(&["id", "state", "phase", "attempt", "age", "title"]);
+    for task in &tasks {
+        table.add_row([
+            task.id.to_string(),
+            styled(state_style(task.state), task.state),
+            task.phases.iter().map(|p| p.state.as_str()).collect::<Vec<_>>().join(" "),
+            task.attempt_number().to_string(),
+            output::age(task.submitted_at, now()),
+            untrusted(&task.title),
+        ]);
+    }
+    output::print_table(&table, "no tasks; `refile submit TITLE` adds one");
+    if more {
+        output::note(styled(DIM, format!("more than {}; --limit shows more", arguments.limit)));
+    }
+    Ok(Ended::Done)
+}
+
+async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Result<Ended> {
+    let task = find_task(store, given).await?;
+    let jobs = store.jobs(&task.id).await?;
+    let detail = view::detail(&task, jobs, context.config.carry());
+    if context.json {
+        output::json(&detail)?;
+        return Ok(Ended::Done);
+    }
+    output::line(format!("{}  {}", styled(BOLD, &task.id), untrusted(&task.title)));
+    output::line(format!("{}, submitted {} UTC", styled(state_style(task.state), task.state), output::time(task.submitted_at)));
+    output::line(format!("{} ({})", untrusted(&task.repository), untrusted(&task.base)));
+    if let Some(commit) = &detail.landed {
+        output::line(format!("landed as {commit}"));
+    }
+    for job in &detail.jobs {
+        let place = serde_json::to_value(job.place)?;
+        let owner = job.owner.as_ref().map(|o| format!(", with {o}")).unwrap_or_default();
+        output::line(format!("{} job of {}: {}{owner}", job.queue, job.phase, place.as_str().unwrap_or_default()));
+    }
+    output::line("");
+    let mut table = output::table(&["attempt", "agent", "outcome", "gates", "reviews", "required change"]);
+    for attempt in &detail.attempts {
+        let failed: Vec<&str> = attempt.gates.iter().filter(|g| !g.passed).map(|g| g.name.as_str()).collect();
+        let gates = match (attempt.gates.len(), failed.as_slice()) {
+            (0, _) => "-".to_owned(),
+            (_, []) => "passed".to_owned(),
+            (_, failed) => format!("{} failed", failed.join(", ")),
+        };
+        let reviews: Vec<&str> = attempt
+            .reviews
+            .iter()
+            .map(|r| r.failure.as_ref().map_or(r.verdict.verdict.as_str(), |f| f.kind.as_str()))
+            .collect();
+        table.add_row([
+            attempt.number.to_string(),
+            attempt.agent.clone(),
+            attempt.outcome.map_or("going on", |o| o.as_str()).to_owned(),
+            gates,
+            if reviews.is_empty() { "-".to_owned() } else { reviews.join(", ") },
+            untrusted(attempt.required_change.as_deref().unwrap_or("-")),
+        ]);
+    }
+    output::print_table(&table, "no attempts yet");
+    for open in task.open_escalations() {
+        output::line(format!(
+            "\n{} {}: {}\n{}",
+            styled(output::WAITS, "waits for a person:"),
+            open.reason,
+            untrusted(&open.detail),
+            styled(DIM, format!("refile escalation show {}", open.id))
+        ));
+    }
+    Ok(Ended::Done)
+}
+
+async fn diff(context: &Context, store: &dyn Store, arguments: &DiffArguments) -> anyhow::Result<Ended> {
+    let task = find_task(store, &arguments.task).await?;
+    let found = task
+        .attempts()
+        .filter(|(_, a)| arguments.attempt.is_none_or(|n| a.number == n))
+        .filter_map(|(_, a)| a.change.as_ref())
+        .last();
+    let Some(name) = found.and_then(|change| change.diff.as_ref()) else {
+        bail!("task {} has no such attempt with a change; `refile task show {}` lists its attempts", task.id, task.id);
+    };
+    let Some(diff) = context.artifacts()?.get(name).await? else {
+        bail!("the diff {name} is not in the artifact store {}; is it the one that the workers use?", context.config.artifacts);
+    };
+    if context.json {
+        output::json(&json!({ "task": task.id, "diff": String::from_utf8_lossy(&diff) }))?;
+    } else {
+        output::raw(&diff);
+    }
+    Ok(Ended::Done)
+}
+
+async fn cancel(context: &Context, store: &dyn Store, given: &str) -> anyhow::Result<Ended> {
+    let task = find_task(store, given).await?;
+    let event = Event::Cancelled { by: user() };
+    let task = apply(store, &context.config.policy(), &task.id, &event).await?;
+    say(context, &task)
+}
+
+/// An escalated task gets its last job again; one that is over is submitted anew, since an outcome is final.
+async fn retry(context: &Context, store: &dyn Store, given: &str) -> anyhow::Result<Ended> {
+    let task = find_task(store, given).await?;
+    if let Some(open) = task.open_escalations().last().filter(|_| task.state == TaskState::Escalated) {
+        let event = Event::Decided {
+            escalation: open.id.clone(),
+            decision: PersonDecision::Retry,
+            by: user(),
+            note: None,
+        };
+        let task = apply(store, &context.config.policy(), &task.id, &event).await?;
+        return say(context, &task);
+    }
+    if !task.state.is_final() {
+        bail!("task {} is going on; `refile task show {}` tells where it is", task.id, task.id);
+    }
+    let again = NewTask {
+        title: task.title.clone(),
+        description: task.description.clone(),
+        repository: task.repository.clone(),
+        base: task.base.clone(),
+        priority: task.priority,
+        key: None,
+        labels: task.labels.clone(),
+        workflow: Workflow::default(),
+    };
+    let added = submission::submit(store, &context.config, vec![again]).await?;
+    let id = added.first().map(|a| a.id.to_string()).unwrap_or_default();
+    if context.json {
+        output::json(&json!({ "id": id, "retry_of": task.id }))?;
+    } else {
+        output::line(format!("task {} is {} and stays so; submitted again as {}", task.id, task.state, styled(BOLD, id)));
+    }
+    Ok(Ended::Done)
+}
+
+/// Prints where a task stands now.
+pub(crate) fn say(context: &Context, task: &Task) -> anyhow::Result<Ended> {
+    if context.json {
+        output::json(&view::summary(task))?;
+    } else {
+        output::line(format!("{} is {}", task.id, styled(state_style(task.state), task.state)));
+    }
+    Ok(Ended::Done)
+}

@@ -1,0 +1,86 @@
+//! The configuration and the store that a command works on.
+
+use std::sync::Arc;
+
+use anyhow::bail;
+use refile_config::Config;
+use refile_config::show::Sources;
+use refile_core::{Task, TaskId};
+use refile_store::artifacts::Artifacts;
+use refile_store::{Filter, OpenOptions, Store};
+
+use crate::arguments::Global;
+
+/// Tasks that are looked through at a time for an id that was not given whole.
+const PAGE: usize = 500;
+
+/// A wrong use that only shows when the input is read.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct UsageError(pub(crate) String);
+
+/// What a command works on.
+#[derive(Debug, Clone)]
+pub(crate) struct Context {
+    pub(crate) config: Arc<Config>,
+    pub(crate) sources: Sources,
+    pub(crate) json: bool,
+    allow_volatile: bool,
+}
+
+impl Context {
+    /// Reads the configuration.
+    pub(crate) fn new(global: &Global) -> anyhow::Result<Self> {
+        let flags: Vec<_> = global.store.clone().map(|url| ("store", url)).into_iter().collect();
+        let (config, sources) = refile_config::load(global.config.as_deref(), std::env::vars(), &flags)?;
+        Ok(Self { config: Arc::new(config), sources, json: global.json, allow_volatile: global.allow_volatile })
+    }
+
+    /// Opens the store.
+    pub(crate) async fn store(&self) -> anyhow::Result<Arc<dyn Store>> {
+        self.store_with(OpenOptions::default()).await
+    }
+
+    /// Opens the store, and tells its operations to an observer.
+    pub(crate) async fn store_with(&self, options: OpenOptions) -> anyhow::Result<Arc<dyn Store>> {
+        let options = OpenOptions { allow_volatile: self.allow_volatile, ..options };
+        Ok(refile_store::open(&self.config.store, &self.config.dir, options).await?)
+    }
+
+    /// Opens the artifact store.
+    pub(crate) fn artifacts(&self) -> anyhow::Result<Artifacts> {
+        Ok(Artifacts::open(&self.config.artifacts, &self.config.dir)?)
+    }
+}
+
+/// Finds the task of an id, or of the beginning of one.
+pub(crate) async fn find_task(store: &dyn Store, given: &str) -> anyhow::Result<Task> {
+    let id = TaskId::parse(given).map_err(|error| UsageError(error.to_string()))?;
+    if let Some(found) = store.tasks(std::slice::from_ref(&id)).await?.pop().flatten() {
+        return Ok(found.task);
+    }
+    let mut found: Vec<Task> = Vec::new();
+    let mut cursor = None;
+    let filter = Filter { text: Some(given.to_owned()), ..Filter::default() };
+    loop {
+        let page = store.list(&filter, cursor, PAGE).await?;
+        found.extend(page.tasks.into_iter().filter(|t| t.id.as_str().starts_with(given)));
+        cursor = page.next;
+        if cursor.is_none() || found.len() > 1 {
+            break;
+        }
+    }
+    match found.len() {
+        0 => bail!("there is no task {given}; `refile task list` shows what there is"),
+        1 => Ok(found.remove(0)),
+        _ => bail!("more than one task begins with {given}: {}, {}, …", found[0].id, found[1].id),
+    }
+}
+
+/// Who is at the keyboard.
+pub(crate) fn user() -> String {
+    ["USER", "LOGNAME"]
+        .iter()
+        .find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()))
+        .unwrap_or_else(|| "unknown".to_owned())
+}

@@ -1,0 +1,68 @@
+//! The coordinator as a process of its own.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::Parser;
+use refile_coordinator::{Coordinator, api};
+use refile_store::OpenOptions;
+use refile_store::artifacts::Artifacts;
+use refile_telemetry::{Health, Metrics, logging, process};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+/// Decides what follows from what coders and reviewers report. Any number may run on one store.
+#[derive(Debug, Parser)]
+#[command(name = "refile-coordinator", version)]
+struct Arguments {
+    /// The configuration; `refile.toml` here by default
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The store, in place of the configuration's
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Where to serve the API; loopback only
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Serve metrics and probes alone on this address too
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_addr: Option<String>,
+    /// Take a Redis server that may evict keys or keeps nothing on disk
+    #[arg(long)]
+    allow_volatile: bool,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    logging::init(false);
+    process::install_tls();
+    let mut flags = Vec::new();
+    flags.extend(arguments.store.map(|url| ("store", url)));
+    flags.extend(arguments.listen.map(|address| ("coordinator.listen", address)));
+    let (config, _) = refile_config::load(arguments.config.as_deref(), std::env::vars(), &flags)?;
+    let metrics = Metrics::new()?;
+    let options = OpenOptions { allow_volatile: arguments.allow_volatile, observer: Some(process::observer(&metrics)) };
+    let store = refile_store::open(&config.store, &config.dir, options).await?;
+    let coordinator = Coordinator {
+        store,
+        artifacts: Artifacts::open(&config.artifacts, &config.dir)?,
+        config: Arc::new(config),
+        metrics,
+        health: Health::default(),
+        name: process::unique_name("coordinator"),
+    };
+    let listener = coordinator.listen().await?;
+    tracing::info!(address = %listener.local_addr()?, name = coordinator.name, "the coordinator is up");
+    let shutdown = CancellationToken::new();
+    if let Some(address) = arguments.metrics_addr {
+        let listener = TcpListener::bind(&address).await.with_context(|| format!("cannot listen on {address}"))?;
+        let (app, stopped) = (api::metrics_router(coordinator.clone()), shutdown.clone().cancelled_owned());
+        tokio::spawn(async move { axum::serve(listener, app).with_graceful_shutdown(stopped).await });
+    }
+    process::stop_on_signal(shutdown.clone())?;
+    coordinator.run(Some(listener), shutdown).await;
+    tracing::info!("the coordinator has stopped");
+    Ok(())
+}

@@ -1,0 +1,186 @@
+//! Connecting to the server, and connecting again.
+//!
+//! The library's multiplexed connection does not come back by itself after a time-out or when a server has become a
+//! replica, and a blocking command would stall it. So reconnecting is done here, and each wait has a connection of its own.
+
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, Pipeline, RedisError, ScriptInvocation, Value};
+use tokio::sync::Mutex;
+
+use super::scripts::Script;
+use crate::error::without_password;
+use crate::{Observer, Result, StoreError};
+
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long a command may take; a script over a large batch on a busy server takes a while.
+const RESPONSE: Duration = Duration::from_secs(10);
+/// How many tries an operation gets before its caller hears of it.
+const TRIES: u32 = 2;
+
+/// What is sent to the server.
+enum Request<'a> {
+    Script(ScriptInvocation<'a>),
+    Command(&'a Cmd),
+    Pipe(&'a Pipeline),
+}
+
+/// The way to one server.
+pub(super) struct Link {
+    client: redis::Client,
+    name: String,
+    observer: Option<Observer>,
+    /// The connection for commands, with a number that grows with each new one.
+    commands: Mutex<(u64, Option<MultiplexedConnection>)>,
+    /// Connections on which nobody waits at the moment.
+    waiting: Mutex<Vec<MultiplexedConnection>>,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    pub(super) fn new(url: &str, observer: Option<Observer>) -> Result<Self> {
+        let name = without_password(url);
+        let client = redis::Client::open(url).map_err(|_| StoreError::Url { url: name.clone() })?;
+        Ok(Self { client, name, observer, commands: Mutex::new((0, None)), waiting: Mutex::new(Vec::new()) })
+    }
+
+    /// Where the server is, without its password.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs a script on a partition.
+    pub(super) async fn run(&self, script: &Script, prefix: &str, arguments: &[&[u8]]) -> Result<Value> {
+        let mut invocation = script.script.key(prefix);
+        for argument in arguments {
+            invocation.arg(*argument);
+        }
+        self.send(script.name, Request::Script(invocation)).await
+    }
+
+    /// Runs a command.
+    pub(super) async fn query<T: FromRedisValue>(&self, operation: &'static str, command: &Cmd) -> Result<T> {
+        super::replies::read(operation, self.send(operation, Request::Command(command)).await?)
+    }
+
+    /// Runs several commands in one round trip.
+    pub(super) async fn query_pipe<T: FromRedisValue>(&self, operation: &'static str, pipe: &Pipeline) -> Result<T> {
+        super::replies::read(operation, self.send(operation, Request::Pipe(pipe)).await?)
+    }
+
+    /// Waits until a token lies in one of the lists, and takes it. `false` when the time is over first.
+    pub(super) async fn wait_for(&self, lists: &[String], deadline: Instant) -> Result<bool> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        // Taken out while somebody waits on it: dropping this future drops the connection, which ends the server's wait.
+        let idle = self.waiting.lock().await.pop();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => self.connect(None).await?,
+        };
+        let mut command = Cmd::new();
+        command.arg("BLPOP").arg(lists).arg(left.as_secs_f64().max(0.001));
+        // The server ends the wait by itself; one that says nothing for longer is away.
+        let answered = tokio::time::timeout(left + RESPONSE, command.query_async(&mut connection)).await;
+        let token: Option<(String, String)> = match answered {
+            Ok(reply) => reply.map_err(|error| self.error("wait", error))?,
+            Err(elapsed) => return Err(self.unavailable("wait", elapsed)),
+        };
+        self.waiting.lock().await.push(connection);
+        Ok(token.is_some())
+    }
+
+    /// Sends a request, on a new connection where the one at hand turns out to be dead.
+    async fn send(&self, operation: &'static str, request: Request<'_>) -> Result<Value> {
+        let started = Instant::now();
+        let mut tried = 0;
+        let result = loop {
+            tried += 1;
+            let (number, mut connection) = self.connection().await?;
+            let reply = match &request {
+                Request::Script(invocation) => invocation.invoke_async(&mut connection).await,
+                Request::Command(command) => command.query_async(&mut connection).await,
+                Request::Pipe(pipe) => pipe.query_async(&mut connection).await,
+            };
+            match reply {
+                Ok(value) => break Ok(value),
+                Err(error) if is_away(&error) => {
+                    self.give_up(number).await;
+                    if tried == TRIES {
+                        break Err(self.unavailable(operation, error));
+                    }
+                }
+                Err(error) => break Err(self.error(operation, error)),
+            }
+        };
+        if let Some(observer) = &self.observer {
+            observer(operation, started.elapsed());
+        }
+        result
+    }
+
+    /// The connection for commands; a new one where there is none.
+    async fn connection(&self) -> Result<(u64, MultiplexedConnection)> {
+        let mut commands = self.commands.lock().await;
+        if let (number, Some(connection)) = &*commands {
+            return Ok((*number, connection.clone()));
+        }
+        let connection = self.connect(Some(RESPONSE)).await?;
+        *commands = (commands.0 + 1, Some(connection.clone()));
+        Ok((commands.0, connection))
+    }
+
+    /// Forgets a connection that is dead, unless somebody has made a new one since.
+    async fn give_up(&self, number: u64) {
+        let mut commands = self.commands.lock().await;
+        if commands.0 == number {
+            commands.1 = None;
+        }
+    }
+
+    async fn connect(&self, response: Option<Duration>) -> Result<MultiplexedConnection> {
+        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(response);
+        self.client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .map_err(|error| self.unavailable("connect", error))
+    }
+
+    fn unavailable(
+        &self,
+        operation: &'static str,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> StoreError {
+        StoreError::Unavailable { store: self.name.clone(), operation, source: Box::new(source) }
+    }
+
+    fn error(&self, operation: &'static str, error: RedisError) -> StoreError {
+        if is_away(&error) {
+            self.unavailable(operation, error)
+        } else {
+            StoreError::Engine { operation, source: Box::new(error) }
+        }
+    }
+}
+
+/// Whether an error says that the server is away, starting, or no longer the one that takes writes. A server that is out
+/// of memory is counted here too: it may have some again, and what it refused was not applied.
+fn is_away(error: &RedisError) -> bool {
+    let code = error.code().unwrap_or_default();
+    error.is_io_error()
+        || error.is_connection_dropped()
+        || error.is_connection_refusal()
+        || error.is_timeout()
+        || matches!(code, "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY" | "OOM" | "NOREPLICAS")
+        // A script that is refused names the cause in its text.
+        || ["READONLY", "OOM command not allowed", "MISCONF"].iter().any(|word| error.to_string().contains(word))
+}

@@ -1,0 +1,17 @@
+-- Puts delayed jobs that are due into their queues.
+--
+-- ARGV   most jobs
+-- Result {moved, ms until the next is due or -1}
+
+local moved = 0
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'LIMIT', 0, ARGV[1])) do
+  local task, phase = split(member)
+  local job = get_job(task, phase)
+  if job and job[PLACE] == 'd' then
+    make_ready(task, phase, job)
+    put_job(task, phase, job)
+    moved = moved + 1
+  end
+  redis.call('ZREM', P .. 'delayed', member)
+end
+return {moved, next_in(P .. 'delayed') or -1}

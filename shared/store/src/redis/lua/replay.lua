@@ -1,0 +1,26 @@
+-- Puts a quarantined job or outcome back.
+--
+-- ARGV   its id
+-- Result 1, or 0 where there is none
+
+local kept = redis.call('HGET', P .. 'quarantine', ARGV[1])
+if not kept then
+  return 0
+end
+local aside = cjson.decode(kept)
+if aside.what == 'job' then
+  local job = get_job(aside.task, aside.phase)
+  if job and job[PLACE] == 'x' then
+    make_ready(aside.task, aside.phase, job)
+    put_job(aside.task, aside.phase, job)
+  end
+else
+  local fields = {}
+  for i, hex in ipairs(aside.fields) do
+    fields[i] = string.gsub(hex, '..', function(digits) return string.char(tonumber(digits, 16)) end)
+  end
+  redis.call('XADD', P .. 'outcomes', '*', unpack(fields))
+  wake('outcomes')
+end
+redis.call('HDEL', P .. 'quarantine', ARGV[1])
+return 1

@@ -1,0 +1,307 @@
+//! What coordinators do: submit, take outcomes, commit, discard, replay.
+
+use std::time::Duration;
+
+use refile_core::count::Count;
+use refile_core::{Outcome, Queue, Task};
+use rusqlite::{Result, Row, params};
+
+use super::jobs::behind;
+use super::sql::{self, all, one, run};
+use super::writer::Tx;
+use crate::envelope::decode;
+use crate::model::{Commit, Committed, Guard, Happening, JobChange, Receipt, Submitted, TakeRequest, Taken, Versioned};
+
+/// About how many lines the event log keeps.
+const KEPT_EVENTS: i64 = 10_000;
+/// After how many lines the oldest are thrown away.
+const SWEEP_EVENTS: i64 = 256;
+
+/// A commit whose record and notices are bytes already: the writing thread encodes nothing.
+pub(super) struct Prepared {
+    pub(super) commit: Commit,
+    pub(super) record: Vec<u8>,
+    pub(super) notices: Vec<Vec<u8>>,
+}
+
+/// Adds tasks that are not there yet.
+pub(super) fn submit(tx: &mut Tx<'_>, submissions: &[Prepared]) -> Result<Vec<Submitted>> {
+    submissions.iter().map(|s| submit_one(tx, s)).collect()
+}
+
+fn submit_one(tx: &mut Tx<'_>, submission: &Prepared) -> Result<Submitted> {
+    let task = &submission.commit.task;
+    let by_id = one(tx.conn, "SELECT id FROM tasks WHERE id = ?1", [task.id.as_str()], |row| sql::task(row, 0))?;
+    let there = match (by_id, &task.key) {
+        (None, Some(key)) => one(tx.conn, "SELECT id FROM tasks WHERE key = ?1", [key], |row| sql::task(row, 0))?,
+        (by_id, _) => by_id,
+    };
+    if let Some(id) = there {
+        return Ok(Submitted { id, added: false });
+    }
+    let sql = "INSERT INTO tasks (seq, id, key, version, state, repository, changed_at, record)
+        VALUES (MAX((SELECT COALESCE(MAX(seq), 0) + 1 FROM tasks), ?1), ?2, ?3, 1, ?4, ?5, ?6, ?7)";
+    let (id, state) = (task.id.as_str(), task.state.as_str());
+    run(tx.conn, sql, params![tx.now_us, id, task.key, state, task.repository, tx.now, submission.record])?;
+    follow(tx, submission)?;
+    Ok(Submitted { id: task.id.clone(), added: true })
+}
+
+/// Commits transitions, each whole or not at all.
+pub(super) fn commit(tx: &mut Tx<'_>, commits: &[Prepared]) -> Result<Vec<Committed>> {
+    commits.iter().map(|c| commit_one(tx, c)).collect()
+}
+
+/// Whatever is refused is refused before the first change.
+fn commit_one(tx: &mut Tx<'_>, prepared: &Prepared) -> Result<Committed> {
+    let Commit { task, version, guard, .. } = &prepared.commit;
+    if let Some(Guard { phase, fence, receipt }) = guard {
+        let sql = "SELECT 1 FROM jobs WHERE task = ?1 AND phase = ?2 AND fence = ?3";
+        if one(tx.conn, sql, params![task.id.as_str(), phase, fence], |_| Ok(()))?.is_none() {
+            drop_stale(tx, receipt)?;
+            return Ok(Committed::Stale);
+        }
+    }
+    let sql = "UPDATE tasks SET version = version + 1, state = ?3, changed_at = ?4, record = ?5
+        WHERE id = ?1 AND version = ?2";
+    let changed = params![task.id.as_str(), version, task.state.as_str(), tx.now, prepared.record];
+    if run(tx.conn, sql, changed)? == 0 {
+        return Ok(Committed::Conflict);
+    }
+    if let Some(guard) = guard {
+        drop_outcome(tx, &guard.receipt)?;
+    }
+    follow(tx, prepared)?;
+    Ok(Committed::Applied)
+}
+
+/// Carries out what goes with a new record: jobs, notices, counters.
+fn follow(tx: &mut Tx<'_>, prepared: &Prepared) -> Result<()> {
+    let Commit { task, guard, jobs, deltas, .. } = &prepared.commit;
+    let id = task.id.as_str();
+    if task.state.is_final() {
+        run(tx.conn, "DELETE FROM jobs WHERE task = ?1", [id])?;
+    } else {
+        // One commit raises a phase's fence once, however often it names the phase.
+        let mut raised: Vec<&str> = Vec::new();
+        for change in jobs {
+            let (JobChange::Put { phase, .. } | JobChange::Drop { phase }) = change;
+            let raise = !raised.contains(&phase.as_str());
+            match change {
+                JobChange::Put { queue, attempt, delay_ms, .. } => {
+                    put(tx, task, phase, *queue, *attempt, *delay_ms, raise)?;
+                }
+                JobChange::Drop { .. } => take_away(tx, id, phase, raise)?,
+            }
+            raised.push(phase);
+        }
+        if let Some(guard) = guard.as_ref().filter(|g| !raised.contains(&g.phase.as_str())) {
+            take_away(tx, id, &guard.phase, true)?;
+        }
+    }
+    for notice in &prepared.notices {
+        let sql = "INSERT INTO events (at, task, notice) VALUES (?1, ?2, ?3)";
+        run(tx.conn, sql, params![tx.now, id, notice])?;
+        let last = tx.conn.last_insert_rowid();
+        if last % SWEEP_EVENTS == 0 {
+            run(tx.conn, "DELETE FROM events WHERE id <= ?1", [last - KEPT_EVENTS])?;
+        }
+    }
+    for (key, by) in deltas {
+        add(tx, key, *by)?;
+    }
+    Ok(())
+}
+
+fn put(
+    tx: &mut Tx<'_>,
+    task: &Task,
+    phase: &str,
+    queue: Queue,
+    attempt: u32,
+    delay_ms: u64,
+    raise: bool,
+) -> Result<()> {
+    let (place, due) = match i64::try_from(delay_ms).unwrap_or(i64::MAX) {
+        0 => ("queued", tx.now as i64),
+        delay => ("delayed", delay.saturating_add(tx.now as i64)),
+    };
+    let sql = concat!(
+        "INSERT INTO jobs (queue, priority, task, phase, place, attempt, due, fence, deliveries, position)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, 0, ",
+        behind!(),
+        ") ON CONFLICT (task, phase) DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
+            place = excluded.place, attempt = excluded.attempt, due = excluded.due, position = excluded.position,
+            fence = fence + ?8, deliveries = 0, owner = NULL, reason = NULL"
+    );
+    let id = task.id.as_str();
+    run(
+        tx.conn,
+        sql,
+        params![queue.as_str(), sql::rank(task.priority), id, phase, place, attempt, due, u8::from(raise)],
+    )?;
+    tx.wakes_claims |= place == "queued";
+    Ok(())
+}
+
+/// Takes a phase's job away. The row stays, so that its fence goes on growing.
+fn take_away(tx: &Tx<'_>, task: &str, phase: &str, raise: bool) -> Result<()> {
+    let sql = "UPDATE jobs SET place = NULL, owner = NULL, reason = NULL, deliveries = 0, fence = fence + ?3
+        WHERE task = ?1 AND phase = ?2";
+    run(tx.conn, sql, params![task, phase, u8::from(raise)]).map(|_| ())
+}
+
+/// Drops outcomes that change nothing.
+pub(super) fn discard(tx: &mut Tx<'_>, receipts: &[Receipt]) -> Result<()> {
+    receipts.iter().try_for_each(|receipt| drop_stale(tx, receipt))
+}
+
+/// Counted once, however often it is dropped.
+fn drop_stale(tx: &Tx<'_>, receipt: &Receipt) -> Result<()> {
+    if drop_outcome(tx, receipt)? { count(tx, &Count::new("stale_outcomes_total", &[])) } else { Ok(()) }
+}
+
+fn drop_outcome(tx: &Tx<'_>, receipt: &Receipt) -> Result<bool> {
+    let sql = "DELETE FROM outcomes WHERE id = ?1 AND task = ?2";
+    let Ok(id) = receipt.id.parse::<i64>() else { return Ok(false) };
+    Ok(run(tx.conn, sql, params![id, receipt.task.as_str()])? > 0)
+}
+
+/// Raises a counter of the store's own by one.
+pub(super) fn count(tx: &Tx<'_>, count: &Count) -> Result<()> {
+    add(tx, &count.key(), 1)
+}
+
+fn add(tx: &Tx<'_>, key: &str, by: i64) -> Result<()> {
+    let sql = "INSERT INTO counts (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = value + ?2";
+    run(tx.conn, sql, params![key, by]).map(|_| ())
+}
+
+/// The outcomes that were taken, and in how many milliseconds there may be one to take over.
+pub(super) struct Took {
+    pub(super) taken: Vec<Taken>,
+    pub(super) look_again_in_ms: Option<u64>,
+}
+
+struct Entry {
+    id: i64,
+    phase: String,
+    attempt: u32,
+    fence: u64,
+    poisoned: Option<u32>,
+    payload: Vec<u8>,
+    version: u64,
+    record: Vec<u8>,
+    task: refile_core::TaskId,
+}
+
+/// Takes outcomes for one coordinator.
+pub(super) fn take(tx: &mut Tx<'_>, request: &TakeRequest) -> Result<Took> {
+    let takeover = u64::try_from(request.takeover.as_millis()).unwrap_or(u64::MAX);
+    let left_since = tx.now.checked_sub(takeover);
+    let mut taken = Vec::new();
+    while taken.len() < request.max {
+        let entries = entries(tx, left_since, request.max - taken.len())?;
+        if entries.is_empty() {
+            break;
+        }
+        let before = taken.len();
+        for entry in entries {
+            taken.extend(hand_out(tx, &request.consumer, entry)?);
+        }
+        // Those just taken would be found again where nothing is waited for before a takeover.
+        if taken.len() > before && takeover == 0 {
+            break;
+        }
+    }
+    let oldest =
+        one(tx.conn, "SELECT MIN(taken_at) FROM outcomes WHERE consumer IS NOT NULL AND reason IS NULL", [], |row| {
+            row.get::<_, Option<u64>>(0)
+        })?;
+    let due = oldest.flatten().map(|at| at.saturating_add(takeover).saturating_sub(tx.now));
+    Ok(Took { taken, look_again_in_ms: due.map(|ms| ms.max(1)) })
+}
+
+/// Outcomes that may be taken, oldest first.
+fn entries(tx: &Tx<'_>, left_since: Option<u64>, max: usize) -> Result<Vec<Entry>> {
+    let sql = "SELECT o.id, o.phase, o.attempt, o.fence, o.poisoned, o.payload, t.version, t.record, o.task
+        FROM outcomes o LEFT JOIN tasks t ON t.id = o.task
+        WHERE o.id IN (
+            SELECT id FROM (SELECT id FROM outcomes WHERE consumer IS NULL AND reason IS NULL ORDER BY id LIMIT ?2)
+            UNION ALL
+            SELECT id FROM (SELECT id FROM outcomes
+                WHERE consumer IS NOT NULL AND reason IS NULL AND taken_at <= ?1 ORDER BY taken_at LIMIT ?2))
+        ORDER BY o.id LIMIT ?2";
+    all(tx.conn, sql, params![left_since, sql::limit(max)], |row| {
+        Ok(Entry {
+            id: row.get(0)?,
+            phase: row.get(1)?,
+            attempt: row.get(2)?,
+            fence: row.get(3)?,
+            poisoned: row.get(4)?,
+            payload: row.get(5)?,
+            // Without a record these are nothing, and nothing cannot be read: the outcome is set aside.
+            version: row.get::<_, Option<u64>>(6)?.unwrap_or_default(),
+            record: row.get::<_, Option<Vec<u8>>>(7)?.unwrap_or_default(),
+            task: sql::task(row, 8)?,
+        })
+    })
+}
+
+/// Gives an outcome to a coordinator, or sets it aside where it cannot be read.
+fn hand_out(tx: &Tx<'_>, consumer: &str, entry: Entry) -> Result<Option<Taken>> {
+    let happening = match entry.poisoned {
+        Some(deliveries) => Ok(Happening::Poisoned { deliveries }),
+        None => decode::<Outcome>(&entry.payload).map(Happening::Outcome),
+    };
+    let (happening, task) = match (happening, decode::<Task>(&entry.record)) {
+        (Ok(happening), Ok(task)) => (happening, task),
+        (Err(error), _) => return set_aside(tx, entry.id, &error.to_string()),
+        (_, Err(error)) => return set_aside(tx, entry.id, &format!("the task's record: {error}")),
+    };
+    let sql = "UPDATE outcomes SET consumer = ?2, taken_at = ?3 WHERE id = ?1";
+    run(tx.conn, sql, params![entry.id, consumer, tx.now])?;
+    let receipt = Receipt { task: entry.task, id: entry.id.to_string() };
+    let guard = Guard { phase: entry.phase.clone(), fence: entry.fence, receipt };
+    let task = Versioned { task, version: entry.version };
+    Ok(Some(Taken { phase: entry.phase, attempt: entry.attempt, guard, happening, task }))
+}
+
+fn set_aside(tx: &Tx<'_>, outcome: i64, reason: &str) -> Result<Option<Taken>> {
+    run(tx.conn, "UPDATE outcomes SET reason = ?2 WHERE id = ?1", params![outcome, reason])?;
+    count(tx, &Count::new("quarantined_total", &[]))?;
+    Ok(None)
+}
+
+/// Puts a quarantined job or outcome back.
+pub(super) fn replay(tx: &mut Tx<'_>, id: &str) -> Result<bool> {
+    let found = match id.split_once(':') {
+        Some(("job", name)) => {
+            let Some((task, phase)) = name.split_once(':') else { return Ok(false) };
+            let sql = "SELECT queue, priority FROM jobs WHERE task = ?1 AND phase = ?2 AND place = 'quarantined'";
+            let lane = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, u32>(1)?));
+            let Some((queue, rank)) = one(tx.conn, sql, params![task, phase], lane)? else { return Ok(false) };
+            let sql = concat!(
+                "UPDATE jobs SET place = 'queued', reason = NULL, due = ?5, position = ",
+                behind!(),
+                " WHERE task = ?3 AND phase = ?4"
+            );
+            tx.wakes_claims = true;
+            run(tx.conn, sql, params![queue, rank, task, phase, tx.now])?
+        }
+        Some(("outcome", number)) => {
+            let Ok(number) = number.parse::<i64>() else { return Ok(false) };
+            tx.wakes_takes = true;
+            let sql = "UPDATE outcomes SET reason = NULL, consumer = NULL, taken_at = NULL
+                WHERE id = ?1 AND reason IS NOT NULL";
+            run(tx.conn, sql, [number])?
+        }
+        _ => 0,
+    };
+    Ok(found > 0)
+}
+
+/// How long at most until somebody who waits looks again.
+pub(super) fn until(look_again_in_ms: Option<u64>, left: Duration) -> Duration {
+    look_again_in_ms.map_or(left, |ms| left.min(Duration::from_millis(ms)))
+}

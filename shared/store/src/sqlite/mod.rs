@@ -1,0 +1,344 @@
+//! The engine for one machine: one SQLite file, which several processes may share.
+//!
+//! # Layout
+//! - `schema`: the tables, and how a connection is set up
+//! - `writer`: the one thread that writes, and who is woken by what it wrote
+//! - `jobs`: claim, extend, report, release, promote, reclaim
+//! - `commits`: submit, take outcomes, commit, discard, replay
+//! - `reads`: tasks, lists, statistics, events, pauses, presence
+//! - `sql`: short forms for statements
+
+mod schema;
+mod writer;
+mod jobs;
+mod commits;
+mod reads;
+mod sql;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use refile_core::TaskId;
+use rusqlite::{Connection, ErrorCode, Transaction};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+
+use crate::envelope::encode;
+use crate::error::StoreError;
+use crate::model::{
+    Claim, ClaimRequest, Commit, Committed, Cursor, Filter, JobView, Lease, LeaseState, LoggedEvent, Page, Pause,
+    PauseTarget, Presence, Promoted, Quarantined, Receipt, Reclaimed, Report, Reported, Stats, Submitted, TakeRequest,
+    Taken, Versioned,
+};
+use crate::{Observer, Result, Store};
+use commits::{Prepared, until};
+use schema::OpenError;
+use writer::{Bell, Tx, Writer};
+
+/// How many read at once.
+const READERS: usize = 4;
+
+/// A SQLite file as a store. Cheap to clone; the file is closed with the last clone.
+#[derive(Clone)]
+pub struct SqliteStore(Arc<Inner>);
+
+struct Inner {
+    path: PathBuf,
+    /// The file's id, as it was at open.
+    id: Mutex<String>,
+    writer: Writer,
+    bell: Arc<Bell>,
+    readers: reads::Readers,
+    permits: Semaphore,
+    observer: Option<Observer>,
+}
+
+impl std::fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("SqliteStore").field(&self.0.path).finish()
+    }
+}
+
+impl SqliteStore {
+    /// Opens the file; it and its folder are made where they are missing.
+    pub fn open(path: &Path, observer: Option<Observer>) -> Result<Self> {
+        make_folder(path).map_err(|e| StoreError::Unsuitable {
+            store: path.display().to_string(),
+            why: format!("its folder cannot be made: {e}; make it, or name another file"),
+        })?;
+        let bell = Arc::new(Bell::default());
+        let started = Writer::start(path.to_owned(), Arc::clone(&bell));
+        let (writer, id) = started.map_err(|e| open_error(path, "open", e))?;
+        let (id, permits) = (Mutex::new(id), Semaphore::new(READERS));
+        let readers = reads::Readers::default();
+        Ok(Self(Arc::new(Inner { path: path.to_owned(), id, writer, bell, readers, permits, observer })))
+    }
+
+    fn name(&self) -> String {
+        self.0.path.display().to_string()
+    }
+
+    /// Runs `work` in the writing thread, in one transaction.
+    async fn write<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce(&mut Tx<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let started = Instant::now();
+        let result = match self.0.writer.write(work).await {
+            Some(result) => result.map_err(|e| sql_error(&self.0.path, operation, e.sqlite_error_code(), e)),
+            None => Err(StoreError::Engine { operation, source: "the thread that writes has ended".into() }),
+        };
+        self.observe(operation, started);
+        result
+    }
+
+    /// Runs `read` on a thread for blocking work, in one transaction.
+    async fn read<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        read: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let started = Instant::now();
+        let engine = |source| StoreError::Engine { operation, source };
+        let _permit = self.0.permits.acquire().await.map_err(|e| engine(e.into()))?;
+        let this = self.clone();
+        let result = tokio::task::spawn_blocking(move || this.0.readers.read(&this.0.path, read))
+            .await
+            .map_err(|e| engine(e.into()))?;
+        self.observe(operation, started);
+        result.map_err(|e| sql_error(&self.0.path, operation, e.sqlite_error_code(), e))
+    }
+
+    fn observe(&self, operation: &'static str, started: Instant) {
+        if let Some(observer) = &self.0.observer {
+            observer(operation, started.elapsed());
+        }
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn submit(&self, submissions: &[Commit]) -> Result<Vec<Submitted>> {
+        let prepared = prepare("submit", submissions)?;
+        self.write("submit", move |tx| commits::submit(tx, &prepared)).await
+    }
+
+    async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claim>> {
+        let deadline = Instant::now() + request.wait;
+        let _waiting = (!request.wait.is_zero()).then(|| self.0.bell.wait());
+        loop {
+            // Interest is registered before looking, so that nothing is missed in between.
+            let mut rung = std::pin::pin!(self.0.bell.jobs.notified());
+            rung.as_mut().enable();
+            let request = request.clone();
+            let claimed = self.write("claim", move |tx| jobs::claim(tx, &request)).await?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !claimed.claims.is_empty() || left.is_zero() {
+                return Ok(claimed.claims);
+            }
+            // Either way it is time to look again.
+            let _ = timeout(until(claimed.look_again_in_ms, left), rung).await;
+        }
+    }
+
+    async fn extend(&self, leases: &[Lease], lease: Duration) -> Result<Vec<LeaseState>> {
+        let leases = leases.to_vec();
+        self.write("extend", move |tx| jobs::extend(tx, &leases, lease)).await
+    }
+
+    async fn report(&self, reports: &[Report]) -> Result<Vec<Reported>> {
+        let encoded = reports.iter().map(|r| Ok((r.lease.clone(), bytes("report", &r.outcome)?)));
+        let reports = encoded.collect::<Result<Vec<_>>>()?;
+        self.write("report", move |tx| jobs::report(tx, &reports)).await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<()> {
+        let leases = leases.to_vec();
+        self.write("release", move |tx| jobs::release(tx, &leases)).await
+    }
+
+    async fn take_outcomes(&self, request: &TakeRequest) -> Result<Vec<Taken>> {
+        let deadline = Instant::now() + request.wait;
+        let _waiting = (!request.wait.is_zero()).then(|| self.0.bell.wait());
+        loop {
+            let mut rung = std::pin::pin!(self.0.bell.outcomes.notified());
+            rung.as_mut().enable();
+            let request = request.clone();
+            let took = self.write("take_outcomes", move |tx| commits::take(tx, &request)).await?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !took.taken.is_empty() || left.is_zero() {
+                return Ok(took.taken);
+            }
+            let _ = timeout(until(took.look_again_in_ms, left), rung).await;
+        }
+    }
+
+    async fn commit(&self, commits: &[Commit]) -> Result<Vec<Committed>> {
+        let prepared = prepare("commit", commits)?;
+        self.write("commit", move |tx| commits::commit(tx, &prepared)).await
+    }
+
+    async fn discard(&self, receipts: &[Receipt]) -> Result<()> {
+        let receipts = receipts.to_vec();
+        self.write("discard", move |tx| commits::discard(tx, &receipts)).await
+    }
+
+    async fn promote(&self, max: usize) -> Result<Promoted> {
+        self.write("promote", move |tx| jobs::promote(tx, max)).await
+    }
+
+    async fn reclaim(&self, max_deliveries: u32, max: usize) -> Result<Reclaimed> {
+        self.write("reclaim", move |tx| jobs::reclaim(tx, max_deliveries, max)).await
+    }
+
+    async fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Option<Versioned>>> {
+        let ids = ids.to_vec();
+        let found = self.read("tasks", move |conn| reads::tasks(conn, &ids)).await?;
+        let undecodable = |(task, source)| StoreError::Undecodable { task, source };
+        found.into_iter().map(|task| task.transpose().map_err(undecodable)).collect()
+    }
+
+    async fn list(&self, filter: &Filter, cursor: Option<Cursor>, limit: usize) -> Result<Page> {
+        let filter = filter.clone();
+        self.read("list", move |conn| reads::list(conn, &filter, cursor, limit)).await
+    }
+
+    async fn jobs(&self, task: &TaskId) -> Result<Vec<JobView>> {
+        let task = task.clone();
+        self.read("jobs", move |conn| reads::jobs(conn, &task)).await
+    }
+
+    async fn stats(&self) -> Result<Stats> {
+        self.read("stats", |conn| reads::stats(conn, now())).await
+    }
+
+    async fn events(&self, after: &str, max: usize) -> Result<Vec<LoggedEvent>> {
+        // A cursor that is none of this store's starts from the oldest line that is kept.
+        let after = after.parse().unwrap_or(0);
+        self.read("events", move |conn| reads::events(conn, after, max)).await
+    }
+
+    async fn set_pause(&self, target: &PauseTarget, pause: Option<&Pause>) -> Result<()> {
+        let (target, pause) = (target.clone(), pause.cloned());
+        self.write("set_pause", move |tx| reads::set_pause(tx, &target, pause.as_ref())).await
+    }
+
+    async fn pauses(&self) -> Result<Vec<(PauseTarget, Pause)>> {
+        self.read("pauses", |conn| reads::pauses(conn, now())).await
+    }
+
+    async fn presence(&self, presence: &Presence, gone: bool) -> Result<()> {
+        let bytes = bytes("presence", presence)?;
+        let presence = presence.clone();
+        self.write("presence", move |tx| reads::presence(tx, &presence, &bytes, gone)).await
+    }
+
+    async fn quarantined(&self) -> Result<Vec<Quarantined>> {
+        self.read("quarantined", |conn| reads::quarantined(conn)).await
+    }
+
+    async fn replay(&self, id: &str) -> Result<bool> {
+        let id = id.to_owned();
+        self.write("replay", move |tx| commits::replay(tx, &id)).await
+    }
+
+    async fn check(&self) -> Result<()> {
+        let this = self.clone();
+        let looked = tokio::task::spawn_blocking(move || file_id(&this.0.path)).await;
+        let looked = looked.map_err(|e| StoreError::Engine { operation: "check", source: e.into() })?;
+        let found = looked.map_err(|e| sql_error(&self.0.path, "check", e.sqlite_error_code(), e))?;
+        let known = self.0.id.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if found.as_ref() == Some(&known) {
+            return Ok(());
+        }
+        self.0.readers.close();
+        let id = match self.0.writer.reopen().await {
+            Some(reopened) => reopened.map_err(|e| open_error(&self.0.path, "check", e))?,
+            None => {
+                return Err(StoreError::Engine {
+                    operation: "check",
+                    source: "the thread that writes has ended".into(),
+                });
+            }
+        };
+        *self.0.id.lock().unwrap_or_else(PoisonError::into_inner) = id;
+        let what = match found {
+            Some(_) => "another file lies in its place".to_owned(),
+            None => "the file is gone; an empty one was made".to_owned(),
+        };
+        Err(StoreError::LostData { store: self.name(), what })
+    }
+}
+
+/// The id of the file that lies at the path now; nothing where there is no such file of ours.
+fn file_id(path: &Path) -> rusqlite::Result<Option<String>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let conn: Connection = schema::open_reader(path)?;
+    match schema::read_id(&conn) {
+        Ok(id) => Ok(Some(id)),
+        // It is empty, or a database of something else.
+        Err(rusqlite::Error::QueryReturnedNoRows) => Ok(None),
+        Err(rusqlite::Error::SqliteFailure(e, _)) if e.code == ErrorCode::Unknown => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Encodes what the writing thread then only has to write.
+fn prepare(operation: &'static str, commits: &[Commit]) -> Result<Vec<Prepared>> {
+    let prepare = |commit: &Commit| {
+        let record = bytes(operation, &commit.task)?;
+        let notices = commit.notices.iter().map(|n| bytes(operation, n)).collect::<Result<_>>()?;
+        Ok(Prepared { commit: commit.clone(), record, notices })
+    };
+    commits.iter().map(prepare).collect()
+}
+
+fn bytes(operation: &'static str, value: &impl serde::Serialize) -> Result<Vec<u8>> {
+    encode(value).map_err(|source| StoreError::Engine { operation, source: source.into() })
+}
+
+fn open_error(path: &Path, operation: &'static str, error: OpenError) -> StoreError {
+    match error {
+        OpenError::Sql(error) => sql_error(path, operation, error.sqlite_error_code(), error),
+        OpenError::Unsuitable(why) => StoreError::Unsuitable { store: path.display().to_string(), why },
+    }
+}
+
+/// Where the file is busy or the disk fails, the same may succeed later.
+fn sql_error(
+    path: &Path,
+    operation: &'static str,
+    code: Option<ErrorCode>,
+    error: impl std::error::Error + Send + Sync + 'static,
+) -> StoreError {
+    let source = Box::new(error);
+    match code {
+        Some(
+            ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked
+            | ErrorCode::SystemIoFailure
+            | ErrorCode::CannotOpen
+            | ErrorCode::DiskFull,
+        ) => StoreError::Unavailable { store: path.display().to_string(), operation, source },
+        _ => StoreError::Engine { operation, source },
+    }
+}
+
+/// Makes the folder of the file. One of the project's own is kept out of the repository that it lies in.
+fn make_folder(path: &Path) -> std::io::Result<()> {
+    let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty() && !f.exists()) else { return Ok(()) };
+    std::fs::create_dir_all(folder)?;
+    if folder.file_name().is_some_and(|name| name == ".refile") {
+        std::fs::write(folder.join(".gitignore"), "*\n")?;
+    }
+    Ok(())
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}

@@ -1,0 +1,287 @@
+//! What workers are promised: claim, extend, report, release; and what keeps their jobs going: promote, reclaim.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use refile_core::{Policy, Priority, Queue, TaskState, Timestamp};
+use refile_store::{
+    ClaimRequest, Committed, Happening, LeaseState, Pause, PauseTarget, Place, Promoted, Reclaimed, Reported,
+};
+
+use super::kit::*;
+
+pub(crate) async fn high_goes_before_normal_before_low_and_first_before_last(harness: &impl Harness) {
+    let store = harness.store().await;
+    let batch: Vec<_> = [
+        ("l1", Priority::Low),
+        ("n1", Priority::Normal),
+        ("h1", Priority::High),
+        ("n2", Priority::Normal),
+        ("h2", Priority::High),
+        ("l2", Priority::Low),
+    ]
+    .into_iter()
+    .map(|(name, priority)| submission(name, refile_core::decide::submission::NewTask { priority, ..new_task(name) }))
+    .collect();
+    store.submit(&batch).await.unwrap();
+    let mut order = Vec::new();
+    for max in [1, 3, 5] {
+        order.extend(claim(&store, "w", max, LONG).await.into_iter().map(|c| c.task.id.to_string()));
+    }
+    assert_eq!(order, ["h1", "h2", "n1", "n2", "l1", "l2"]);
+}
+
+pub(crate) async fn queues_are_served_in_the_order_asked_for(harness: &impl Harness) {
+    let store = harness.store().await;
+    add(&store, &["a"]).await;
+    let taken = work(&store, coded("h")).await;
+    assert_eq!(commit_one(&store, decided(&taken, &Policy::default())).await, Committed::Applied);
+    add(&store, &["b"]).await;
+    assert!(
+        store.claim(&ClaimRequest { queues: vec![Queue::Land], ..request("w", 9, LONG) }).await.unwrap().is_empty()
+    );
+    let both = ClaimRequest { queues: vec![Queue::Review, Queue::Code], ..request("w", 9, LONG) };
+    let claims = store.claim(&both).await.unwrap();
+    let got: Vec<_> = claims.iter().map(|c| (c.queue, c.task.id.as_str())).collect();
+    assert_eq!(got, [(Queue::Review, "a"), (Queue::Code, "b")]);
+}
+
+pub(crate) async fn no_two_workers_hold_one_job(harness: &impl Harness) {
+    let first = harness.store().await;
+    let names: Vec<_> = (0..300).map(|n| format!("t{n}")).collect();
+    add(&first, &names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let mut workers = tokio::task::JoinSet::new();
+    for n in 0..12 {
+        // Some share a handle, some have their own.
+        let store = if n % 3 == 0 { harness.store().await } else { first.clone() };
+        workers.spawn(async move {
+            let mut got = Vec::new();
+            loop {
+                let claims = claim(&store, &format!("w{n}"), 1 + n % 4, LONG).await;
+                if claims.is_empty() {
+                    return got;
+                }
+                got.extend(claims.into_iter().map(|c| c.task.id.to_string()));
+            }
+        });
+    }
+    let all: Vec<String> = workers.join_all().await.into_iter().flatten().collect();
+    assert_eq!(all.len(), 300);
+    assert_eq!(all.iter().collect::<BTreeSet<_>>(), names.iter().collect::<BTreeSet<_>>());
+}
+
+pub(crate) async fn a_heartbeat_keeps_a_long_job(harness: &impl Harness) {
+    let store = harness.store().await;
+    add(&store, &["a"]).await;
+    // The lease has run out at once, and as long as nobody reclaimed it the heartbeat still saves it.
+    let held = claim_one(&store, "w", Duration::ZERO).await;
+    assert_eq!(store.extend(std::slice::from_ref(&held.lease), LONG).await.unwrap(), [LeaseState::Held]);
+    let reclaimed = store.reclaim(5, 10).await.unwrap();
+    assert_eq!((reclaimed.redelivered, reclaimed.poisoned), (0, 0));
+    assert!(reclaimed.next_in_ms.is_some_and(|ms| ms > 0 && ms <= 3_600_000), "{reclaimed:?}");
+    assert_eq!(job(&store, "a").await.place, Place::Leased);
+    assert_eq!(report(&store, &held.lease, coded("h")).await, Reported::Accepted);
+    assert_eq!(store.extend(&[held.lease], LONG).await.unwrap(), [LeaseState::Lost]);
+}
+
+pub(crate) async fn an_expired_lease_is_delivered_again(harness: &impl Harness) {
+    let store = harness.store().await;
+    add(&store, &["a", "b"]).await;
+    let first = claim(&store, "w1", 1, Duration::ZERO).await.remove(0);
+    assert_eq!((first.lease.fence, first.deliveries, first.attempt), (2, 1, 1));
+    let reclaimed = store.reclaim(5, 10).await.unwrap();
+    assert_eq!(reclaimed, Reclaimed { redelivered: 1, poisoned: 0, next_in_ms: None });
+    let view = job(&store, "a").await;
+    assert_eq!((view.place, view.fence, view.deliveries, view.owner), (Place::Queued, 3, 1, None));
+    assert_eq!(counted(&store, "leases_expired_total", &["code"]).await, 1);
+    // It goes to the back of its queue, uncharged: still the first attempt.
+    let again = claim(&store, "w2", 2, LONG).await;
+    assert_eq!(again.iter().map(|c| c.task.id.as_str()).collect::<Vec<_>>(), ["b", "a"]);
+    assert_eq!((again[1].lease.fence, again[1].deliveries, again[1].attempt), (4, 2, 1));
+    assert_eq!(task(&store, "a").await.version, 1);
+}
+
+pub(crate) async fn a_zombie_changes_nothing(harness: &impl Harness) {
+    let store = harness.store().await;
+    add(&store, &["a"]).await;
+    let zombie = claim_one(&store, "w", Duration::ZERO).await.lease;
+    store.reclaim(5, 10).await.unwrap();
+    let owner = claim_one(&store, "w", LONG).await.lease;
+    let before = job(&store, "a").await;
+    assert_eq!(store.extend(std::slice::from_ref(&zombie), Duration::ZERO).await.unwrap(), [LeaseState::Lost]);
+    assert_eq!(report(&store, &zombie, coded("z")).await, Reported::Stale);
+    store.release(std::slice::from_ref(&zombie)).await.unwrap();
+    // Neither does a stranger who knows the fence.
+    let stranger = refile_store::Lease { owner: "stranger".to_owned(), ..owner.clone() };
+    assert_eq!(store.extend(std::slice::from_ref(&stranger), Duration::ZERO).await.unwrap(), [LeaseState::Lost]);
+    assert_eq!(report(&store, &stranger, coded("s")).await, Reported::Stale);
+    store.release(&[stranger]).await.unwrap();
+    assert_eq!(job(&store, "a").await, before);
+    assert_eq!(store.reclaim(5, 10).await.unwrap().redelivered, 0, "the zombie's heartbeat must not shorten the lease");
+    assert!(take(&store, "c", 10).await.is_empty());
+    // One bad lease does not fail its neighbours.
+    let states = store.extend(&[zombie, owner.clone()], LONG).await.unwrap();
+    assert_eq!(states, [LeaseState::Lost, LeaseState::Held]);
+    assert_eq!(report(&store, &owner, coded("h")).await, Reported::Accepted);
+}
+
+pub(crate) async fn a_report_may_be_repeated(harness: &impl Harness) {
+    let store = harness.store().await;
+    add(&store, &["a"]).await;
+    let lease = claim_one(&store, "w", LONG).await.lease;
+    assert_eq!(report(&store, &lease, coded("h")).await, Reported::Accepted);
+    assert_eq!(report(&store, &lease, coded("h")).await, Reported::Accepted);
+    let view = job(&store, "a").await;
+    assert_eq!((view.place, view.fence, view.owner.as_deref()), (Place::Reported, 2, Some("w")));
+    assert_eq!(store.stats().await.unwrap().outcomes, 1);
+    let taken = take_one(&store, "c").await;
+    assert_eq!(taken.happening, Happening::Outcome(coded("h")));
+    assert_eq!((taken.phase.as_str(), taken.attempt, taken.guard.fence), ("change", 1, 2));
+    assert_eq!(report(&store, &lease, coded("h")).await, Reported::Accepted);
+    assert!(take(&store, "c", 10).await.is_empty(), "it was taken already");
+    assert_eq!(commit_one(&store, decided(&taken, &Policy::default())).await, Committed::Applied);
+    assert_eq!(report(&store, &lease, coded("h")).await, Reported::Stale);
+    assert!(take(&store, "c", 10).await.is_empty());
+    assert_eq!(store.stats().await.unwrap().outcomes, 0);
+}
+
+pub(crate) async fn a_release_is_not_charged(harness: &impl Harness) {
+    let store = harness.store().await;
+    add(&store, &["a", "b"]).await;
+    let lease = claim(&store, "w", 1, LONG).await.remove(0).lease;
+    store.release(std::slice::from_ref(&lease)).await.unwrap();
+    let view = job(&store, "a").await;
+    assert_eq!((view.place, view.fence, view.deliveries, view.owner), (Place::Queued, 3, 0, None));
+    store.release(std::slice::from_ref(&lease)).await.unwrap();
+    assert_eq!(job(&store, "a").await.fence, 3, "a second release changes nothing");
+    assert_eq!(report(&store, &lease, coded("h")).await, Reported::Stale);
+    let claims = claim(&store, "w", 10, LONG).await;
+    let got: Vec<_> = claims.iter().map(|c| (c.task.id.as_str(), c.deliveries)).collect();
+    assert_eq!(got, [("b", 1), ("a", 1)], "it lies at the back");
+}
+
+pub(crate) async fn a_delayed_job_waits_for_its_time(harness: &impl Harness) {
+    let store = harness.store().await;
+    add(&store, &["a"]).await;
+    let taken = work(&store, crashed()).await;
+    assert_eq!(commit_one(&store, decided(&taken, &backoff(3_600_000))).await, Committed::Applied);
+    let view = job(&store, "a").await;
+    assert_eq!((view.place, view.attempt, view.deliveries), (Place::Delayed, 1, 0));
+    assert_eq!(store.stats().await.unwrap().delayed, 1);
+    let promoted = store.promote(10).await.unwrap();
+    assert_eq!(promoted.moved, 0);
+    assert!(promoted.next_in_ms.is_some_and(|ms| ms > 3_000_000 && ms <= 3_600_000), "{promoted:?}");
+    assert!(claim(&store, "w", 10, LONG).await.is_empty());
+
+    add(&store, &["b"]).await;
+    let taken = work(&store, crashed()).await;
+    assert_eq!(commit_one(&store, decided(&taken, &backoff(1))).await, Committed::Applied);
+    let fence = job(&store, "b").await.fence;
+    until("the job is due", async || store.promote(10).await.unwrap().moved == 1).await;
+    let view = job(&store, "b").await;
+    assert_eq!((view.place, view.fence), (Place::Queued, fence), "being due is no transition");
+    assert_eq!(claim_one(&store, "w", LONG).await.task.id, id("b"));
+    assert_eq!(store.promote(10).await.unwrap().moved, 0);
+    assert_eq!(store.stats().await.unwrap().delayed, 1);
+}
+
+pub(crate) async fn a_job_that_nobody_survives_is_poison(harness: &impl Harness) {
+    let store = harness.store().await;
+    add(&store, &["a"]).await;
+    let mut last = None;
+    for deliveries in 1..=3 {
+        let claim = claim_one(&store, "w", Duration::ZERO).await;
+        assert_eq!(claim.deliveries, deliveries);
+        last = Some(claim.lease);
+        let reclaimed = store.reclaim(2, 10).await.unwrap();
+        assert_eq!((reclaimed.redelivered, reclaimed.poisoned), if deliveries > 2 { (0, 1) } else { (1, 0) });
+    }
+    assert_eq!(report(&store, &last.unwrap(), coded("h")).await, Reported::Stale);
+    assert!(claim(&store, "w", 10, LONG).await.is_empty());
+    assert_eq!(job(&store, "a").await.place, Place::Reported);
+    assert_eq!(counted(&store, "leases_expired_total", &["code"]).await, 3);
+    let taken = take_one(&store, "c").await;
+    assert_eq!(taken.happening, Happening::Poisoned { deliveries: 3 });
+    assert_eq!(commit_one(&store, decided(&taken, &Policy::default())).await, Committed::Applied);
+    let found = task(&store, "a").await;
+    assert_eq!(found.task.state, TaskState::Escalated);
+    assert_eq!(counted(&store, "escalations_total", &["poison_job"]).await, 1);
+    // A person's retry gives it its deliveries back, and the fence goes on from where it was.
+    let before = taken.guard.fence;
+    assert_eq!(commit_one(&store, by_person(&found, &retried(&found.task))).await, Committed::Applied);
+    let view = job(&store, "a").await;
+    assert_eq!((view.place, view.deliveries), (Place::Queued, 0));
+    assert_eq!(view.fence, before + 2, "one for the escalation, one for the new job");
+}
+
+pub(crate) async fn a_cancelled_task_takes_its_worker_off(harness: &impl Harness) {
+    let store = harness.store().await;
+    add(&store, &["a", "b"]).await;
+    let mut claims = claim(&store, "w", 2, LONG).await;
+    let (b, a) = (claims.remove(1).lease, claims.remove(0).lease);
+    let found = task(&store, "a").await;
+    assert_eq!(commit_one(&store, by_person(&found, &cancelled())).await, Committed::Applied);
+    let states = store.extend(&[a.clone(), b], LONG).await.unwrap();
+    assert_eq!(states, [LeaseState::Cancelled, LeaseState::Held]);
+    assert_eq!(report(&store, &a, coded("h")).await, Reported::Stale);
+    store.release(&[a]).await.unwrap();
+    assert!(store.jobs(&id("a")).await.unwrap().is_empty());
+    assert!(claim(&store, "w", 10, LONG).await.is_empty());
+    assert_eq!(store.stats().await.unwrap().leases.get(&Queue::Code), Some(&1));
+}
+
+fn pause(until: Option<u64>) -> Pause {
+    Pause { until: until.map(Timestamp), reason: "ann: lunch".to_owned() }
+}
+
+pub(crate) async fn a_paused_queue_hands_nothing_out(harness: &impl Harness) {
+    let (store, other) = (harness.store().await, harness.store().await);
+    add(&store, &["a"]).await;
+    let (queue, provider) = (PauseTarget::Queue(Queue::Code), PauseTarget::Provider("p:1".to_owned()));
+    store.set_pause(&queue, Some(&pause(None))).await.unwrap();
+    store.set_pause(&provider, Some(&pause(Some(u64::MAX / 4)))).await.unwrap();
+    assert!(claim(&other, "w", 10, LONG).await.is_empty());
+    assert_eq!(job(&other, "a").await.place, Place::Queued);
+    let mut pauses = other.pauses().await.unwrap();
+    pauses.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(pauses, [(queue.clone(), pause(None)), (provider.clone(), pause(Some(u64::MAX / 4)))]);
+    // A claim that waits gets the job when the queue is resumed.
+    let waiting = {
+        let other = other.clone();
+        let request = ClaimRequest { wait: LONG, ..request("w", 1, LONG) };
+        tokio::spawn(async move { other.claim(&request).await.unwrap() })
+    };
+    store.set_pause(&queue, None).await.unwrap();
+    assert_eq!(in_time("the claim", waiting).await.unwrap().len(), 1);
+    store.set_pause(&provider, None).await.unwrap();
+    assert!(store.pauses().await.unwrap().is_empty());
+}
+
+pub(crate) async fn a_pause_ends_by_itself(harness: &impl Harness) {
+    let store = harness.store().await;
+    add(&store, &["a", "b"]).await;
+    let queue = PauseTarget::Queue(Queue::Code);
+    store.set_pause(&queue, Some(&pause(Some(1)))).await.unwrap();
+    assert!(store.pauses().await.unwrap().is_empty());
+    assert_eq!(claim(&store, "w", 1, LONG).await.len(), 1);
+    let soon = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64 + 200;
+    store.set_pause(&queue, Some(&pause(Some(soon)))).await.unwrap();
+    let request = ClaimRequest { wait: LONG, ..request("w", 1, LONG) };
+    assert_eq!(in_time("the claim", store.claim(&request)).await.unwrap().len(), 1);
+    assert!(store.pauses().await.unwrap().is_empty());
+}
+
+pub(crate) async fn a_waiting_claim_is_woken_by_another_handle(harness: &impl Harness) {
+    let (store, other) = (harness.store().await, harness.store().await);
+    let request = ClaimRequest { wait: LONG, ..request("w", 1, LONG) };
+    let mut waiting = {
+        let store = store.clone();
+        tokio::spawn(async move { store.claim(&request).await.unwrap() })
+    };
+    let early = tokio::time::timeout(Duration::from_millis(100), &mut waiting).await;
+    assert!(early.is_err(), "there is nothing to claim yet");
+    add(&other, &["a"]).await;
+    assert_eq!(in_time("the claim", waiting).await.unwrap().len(), 1);
+    assert!(claim(&store, "w", 1, LONG).await.is_empty());
+    assert_eq!(store.promote(10).await.unwrap(), Promoted::default());
+}

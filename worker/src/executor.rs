@@ -1,0 +1,59 @@
+//! One job as one pipeline: what the record says, made into values for the parts that do the work.
+
+use refile_core::failure::{Failure, FailureKind};
+use refile_core::policy::ContinueFrom;
+use refile_core::prompt::prompt;
+use refile_core::task::{Job, Review, Usage};
+use refile_core::verdict::Verdict;
+use refile_core::{Outcome, Phase, Queue};
+use refile_store::Claim;
+use refile_store::artifacts::Shelf;
+
+use crate::code::{CodeJob, code};
+use crate::land::{LandJob, land};
+use crate::review::{ReviewJob, review};
+use crate::service::Worker;
+
+/// Does a claimed job. Whatever goes wrong is an outcome too.
+pub async fn execute(worker: &Worker, claim: &Claim) -> Outcome {
+    let lease = &claim.lease;
+    let Some(phase) = claim.task.phase(&lease.phase) else {
+        return cannot(claim, format!("the task has no phase `{}`", lease.phase));
+    };
+    let shelf = worker.artifacts.shelf(&lease.task, &lease.phase, claim.attempt, lease.fence);
+    match phase.job.as_ref() {
+        Some(Job::Code { agent }) if claim.queue == Queue::Code => attempt(worker, claim, phase, &shelf, agent).await,
+        Some(Job::Review { reviewer }) if claim.queue == Queue::Review => {
+            opinion(worker, claim, phase, &shelf, reviewer).await
+        }
+        Some(Job::Land) if claim.queue == Queue::Land => landing(worker, claim, phase, &shelf).await,
+        _ => cannot(claim, format!("the phase `{}` is {} and has no {} job", phase.name, phase.state, claim.queue)),
+    }
+}
+
+async fn attempt(worker: &Worker, claim: &Claim, phase: &Phase, shelf: &Shelf, name: &str) -> Outcome {
+    let config = &worker.config;
+    let Some(agent) = config.agents.get(name) else {
+        return cannot(claim, format!("this worker's configuration has no [agents.{name}]"));
+    };
+    let prompt = prompt(&claim.task, phase, config.carry());
+    let continue_from = match config.policy.continue_from {
+        ContinueFrom::Previous => phase.previous_change(),
+        ContinueFrom::Base => None,
+    };
+    code(&CodeJob {
+        workspace: &worker.workspace,
+        shelf,
+        task: &claim.task,
+        phase: &phase.name,
+        attempt: claim.attempt,
+        fence: claim.lease.fence,
+        prompt: &prompt,
+        continue_from,
+        agent,
+        gates: &config.gates,
+        keep_going: config.policy.keep_going,
+        config_dir: &config.dir,
+    })
+    .await
+}

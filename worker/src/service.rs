@@ -1,0 +1,163 @@
+//! A worker as a process: what it is made of, what it checks before it starts, and how it stops.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use refile_config::Config;
+use refile_core::Queue;
+use refile_store::artifacts::Artifacts;
+use refile_store::{OpenOptions, Store};
+use refile_telemetry::{Health, Metrics, logging, process};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::pool;
+use crate::workspace::Workspace;
+
+/// What a worker does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Makes attempts and lands approved changes.
+    Coder,
+    /// Judges attempts.
+    Reviewer,
+}
+
+impl Role {
+    /// The name in metrics and presence.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Coder => "coder",
+            Self::Reviewer => "reviewer",
+        }
+    }
+}
+
+/// A worker that can be run; it keeps nothing that a job needs later.
+#[derive(Debug)]
+pub struct Worker {
+    /// Where jobs come from.
+    pub store: Arc<dyn Store>,
+    /// What the fleet is told to do.
+    pub config: Arc<Config>,
+    /// Where logs, diffs and replies go.
+    pub artifacts: Artifacts,
+    /// Where mirrors and trees lie.
+    pub workspace: Workspace,
+    /// What this process counts.
+    pub metrics: Metrics,
+    /// Whether it is alive and ready.
+    pub health: Health,
+    /// Its name, unique per start.
+    pub name: String,
+    /// What it does.
+    pub role: Role,
+    /// The queues that it serves, first things first.
+    pub queues: Vec<Queue>,
+    /// Jobs at once.
+    pub concurrency: usize,
+}
+
+/// The arguments of `refile-coder` and `refile-reviewer`.
+#[derive(Debug, Parser)]
+#[command(version)]
+pub struct Arguments {
+    /// The configuration; `refile.toml` here by default
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The store, in place of the configuration's
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Jobs at once; the configuration's `workers.coders` or `workers.reviewers` by default
+    #[arg(long, value_name = "N")]
+    concurrency: Option<usize>,
+    /// The queues to serve: code, review, land
+    #[arg(long, value_name = "QUEUE", value_delimiter = ',', value_parser = parse_queue)]
+    queues: Vec<Queue>,
+    /// Serve metrics and probes on this address
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_addr: Option<String>,
+    /// Take a Redis server that may evict keys or keeps nothing on disk
+    #[arg(long)]
+    allow_volatile: bool,
+}
+
+fn parse_queue(name: &str) -> Result<Queue, String> {
+    Queue::parse(name).ok_or_else(|| format!("`{name}` is not a queue; there are code, review and land"))
+}
+
+/// Runs a worker until a signal stops it.
+pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
+    logging::init(false);
+    process::install_tls();
+    let flags: Vec<_> = arguments.store.map(|url| ("store", url)).into_iter().collect();
+    let (config, _) = refile_config::load(arguments.config.as_deref(), std::env::vars(), &flags)?;
+    require_ready(&config, role)?;
+    let metrics = Metrics::new()?;
+    let options = OpenOptions { allow_volatile: arguments.allow_volatile, observer: Some(process::observer(&metrics)) };
+    let concurrency = match role {
+        Role::Coder => config.workers.coders,
+        Role::Reviewer => config.workers.reviewers,
+    };
+    let worker = Worker {
+        store: refile_store::open(&config.store, &config.dir, options).await?,
+        artifacts: Artifacts::open(&config.artifacts, &config.dir)?,
+        workspace: Workspace::open(&config.path(&config.workers.dir))?,
+        config: Arc::new(config),
+        metrics,
+        health: Health::default(),
+        name: process::unique_name(role.as_str()),
+        role,
+        queues: if arguments.queues.is_empty() { pool::queues(role) } else { arguments.queues },
+        concurrency: arguments.concurrency.unwrap_or(concurrency).max(1),
+    };
+    let shutdown = CancellationToken::new();
+    if let Some(address) = arguments.metrics_addr {
+        let listener = TcpListener::bind(&address).await.with_context(|| format!("cannot listen on {address}"))?;
+        tracing::info!(address = %listener.local_addr()?, "serving metrics and probes");
+        let (registry, health) = (worker.metrics.registry.clone(), worker.health.clone());
+        tokio::spawn(refile_telemetry::http::serve(listener, registry, health, shutdown.clone().cancelled_owned()));
+    }
+    process::stop_on_signal(shutdown.clone())?;
+    tracing::info!(name = worker.name, concurrency = worker.concurrency, "the {} is up", role.as_str());
+    pool::run(Arc::new(worker), shutdown).await;
+    tracing::info!("the {} has stopped", role.as_str());
+    Ok(())
+}
+
+/// Holds that everything that a worker of this role would run is there, before it claims a job that it cannot do.
+pub fn require_ready(config: &Config, role: Role) -> anyhow::Result<()> {
+    let commands: Vec<(String, &[String])> = match role {
+        Role::Coder if config.agents.is_empty() => bail!(
+            "no agent is configured; add to the configuration:\n\n  [agents.NAME]\n  command = [\"PROGRAM\", \"ARGUMENT\"]\n\n`refile init` writes a start"
+        ),
+        Role::Coder => config.agents.iter().map(|(name, a)| (format!("agents.{name}"), a.command.as_slice())).collect(),
+        Role::Reviewer if config.reviewers.is_empty() => bail!(
+            "no reviewer is configured; add to the configuration:\n\n  [reviewers.NAME]\n  command = [\"PROGRAM\", \"ARGUMENT\"]\n\n`refile init` writes a start"
+        ),
+        Role::Reviewer => config
+            .reviewers
+            .iter()
+            .filter(|(_, r)| !r.command.is_empty())
+            .map(|(name, r)| (format!("reviewers.{name}"), r.command.as_slice()))
+            .collect(),
+    };
+    for (key, command) in commands {
+        let Some(program) = command.first() else { continue };
+        if !is_there(config, program) {
+            bail!("{key}.command: the program `{program}` is not there; install it, or name its path");
+        }
+    }
+    Ok(())
+}
+
+/// Whether a program can be found: by its path, from the configuration's folder, or on PATH.
+fn is_there(config: &Config, program: &str) -> bool {
+    if program.contains('/') {
+        return config.path(program).is_file();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
