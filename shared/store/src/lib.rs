@@ -28,6 +28,7 @@ use refile_core::TaskId;
 
 pub use error::StoreError;
 pub use model::*;
+pub use redis::RedisStore;
 pub use sqlite::SqliteStore;
 
 /// The result of a store operation.
@@ -128,7 +129,10 @@ pub type Observer = Arc<dyn Fn(&'static str, Duration) + Send + Sync>;
 /// Opens the store of a URL: `sqlite:PATH`, `redis://…` or `rediss://…`. `dir` is where relative paths start.
 pub async fn open(url: &str, dir: &Path, options: OpenOptions) -> Result<Arc<dyn Store>> {
     match url.split_once(':') {
-        Some(("redis" | "rediss", _)) => Ok(Arc::new(redis::RedisStore::open(url, options).await?)),
+        Some(("sqlite", path)) if !path.is_empty() => {
+            Ok(Arc::new(SqliteStore::open(&dir.join(path), options.observer)?))
+        }
+        Some(("redis" | "rediss", _)) => Ok(Arc::new(RedisStore::open(url, options).await?)),
         _ => Err(StoreError::Url { url: error::without_password(url) }),
     }
 }

@@ -37,6 +37,9 @@ use scripts::Script;
 /// Processes that said nothing for so long are forgotten.
 const SILENCE: Duration = Duration::from_mins(1);
 
+/// Whoever waits looks again after so long, woken or not: the end of a pause wakes nobody, and a token may get lost.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// The engine on Redis or Valkey. All keys of the one partition start with `refile:{0}:`.
 #[derive(Debug)]
 pub struct RedisStore {
@@ -65,6 +68,7 @@ struct Header<'a>(
     Vec<(&'a str, bool, &'static str, u32, u64)>, // jobs
     Vec<(u64, String)>,                           // notices
     &'a [(String, i64)],                          // deltas
+    u64,                                          // token
 );
 
 impl RedisStore {
@@ -184,6 +188,8 @@ fn header(commit: &Commit, create: bool) -> std::result::Result<Header<'_>, serd
         jobs,
         notices,
         &commit.deltas,
+        // 53 bits: what Lua's numbers hold exactly.
+        uuid::Uuid::new_v4().as_u128() as u64 >> 11,
     ))
 }
 
@@ -218,8 +224,11 @@ impl Store for RedisStore {
             let reply = self.run(&scripts::CLAIM, &arguments).await?;
             let (claims, broken) = replies::claims(reply, &request.owner)?;
             self.set_aside(&broken).await?;
-            if !claims.is_empty() || !self.link.wait_for(&wakes, deadline).await? {
+            if !claims.is_empty() || (broken.is_empty() && Instant::now() >= deadline) {
                 return Ok(claims);
+            }
+            if broken.is_empty() {
+                self.link.wait_for(&wakes, deadline.min(Instant::now() + LOOK_AGAIN)).await?;
             }
         }
     }
@@ -274,11 +283,13 @@ impl Store for RedisStore {
             let replies::Outcomes { taken, broken, orphans } = replies::outcomes(reply, decode::<Outcome>)?;
             self.set_aside(&broken).await?;
             self.discard(&orphans).await?;
-            // Another's outcome is taken over only by looking again, so the wait is cut into pieces.
-            let until = deadline.min(Instant::now() + (request.takeover / 4).max(Duration::from_millis(50)));
-            let woken = !taken.is_empty() || self.link.wait_for(&wakes, until).await?;
-            if !taken.is_empty() || (!woken && Instant::now() >= deadline) {
+            if !taken.is_empty() || (broken.is_empty() && Instant::now() >= deadline) {
                 return Ok(taken);
+            }
+            if broken.is_empty() {
+                // Another's outcome is taken over only by looking again.
+                let again = LOOK_AGAIN.min((request.takeover / 4).max(Duration::from_millis(50)));
+                self.link.wait_for(&wakes, deadline.min(Instant::now() + again)).await?;
             }
         }
     }

@@ -252,7 +252,7 @@ fn entries(tx: &Tx<'_>, left_since: Option<u64>, max: usize) -> Result<Vec<Entry
 fn hand_out(tx: &Tx<'_>, consumer: &str, entry: Entry) -> Result<Option<Taken>> {
     let happening = match entry.poisoned {
         Some(deliveries) => Ok(Happening::Poisoned { deliveries }),
-        None => decode::<Outcome>(&entry.payload).map(Happening::Outcome),
+        None => decode::<Outcome>(&entry.payload).map(|outcome| Happening::Outcome(Box::new(outcome))),
     };
     let (happening, task) = match (happening, decode::<Task>(&entry.record)) {
         (Ok(happening), Ok(task)) => (happening, task),

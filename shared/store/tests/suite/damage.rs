@@ -72,7 +72,7 @@ pub(crate) async fn an_outcome_of_an_unreadable_record_is_set_aside(harness: &im
     harness.swap_record(&id("a"), &good).await;
     assert!(store.replay(&set_aside[0].id).await.unwrap());
     let again = take_one(&store, "c").await;
-    assert_eq!((again.task.task.id.as_str(), &again.happening), ("a", &Happening::Outcome(coded("h"))));
+    assert_eq!((again.task.task.id.as_str(), &again.happening), ("a", &Happening::Outcome(Box::new(coded("h")))));
     assert_eq!(commit_one(&store, decided(&again, &Policy::default())).await, Committed::Applied);
 }
 

@@ -17,7 +17,7 @@ use refile_store::{
 };
 
 /// A lease that no test outlives.
-pub(crate) const LONG: Duration = Duration::from_secs(3_600);
+pub(crate) const LONG: Duration = Duration::from_hours(1);
 
 /// What a test needs of an engine. Each harness has a namespace of its own.
 #[async_trait]
@@ -52,7 +52,7 @@ where
 
 /// Waits for something that would not come for an hour if it were forgotten.
 pub(crate) async fn in_time<T>(what: &str, of: impl Future<Output = T>) -> T {
-    let ended = tokio::time::timeout(Duration::from_secs(60), of).await;
+    let ended = tokio::time::timeout(Duration::from_mins(1), of).await;
     ended.unwrap_or_else(|_| panic!("nobody woke {what}"))
 }
 
@@ -182,7 +182,7 @@ pub(crate) async fn work(store: &Arc<dyn Store>, outcome: Outcome) -> Taken {
 pub(crate) fn event_of(taken: &Taken) -> Event {
     let phase = taken.phase.clone();
     match &taken.happening {
-        Happening::Outcome(outcome) => Event::Outcome { phase, attempt: taken.attempt, outcome: outcome.clone() },
+        Happening::Outcome(outcome) => Event::Outcome { phase, attempt: taken.attempt, outcome: (**outcome).clone() },
         Happening::Poisoned { deliveries } => Event::Poisoned { phase, deliveries: *deliveries },
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct SqliteHarness {
 }
 
 impl SqliteHarness {
-    pub(crate) async fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self { folder: tempfile::tempdir().unwrap(), handles: Mutex::default() }
     }
 

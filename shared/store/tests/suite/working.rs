@@ -135,7 +135,7 @@ pub(crate) async fn a_report_may_be_repeated(harness: &impl Harness) {
     assert_eq!((view.place, view.fence, view.owner.as_deref()), (Place::Reported, 2, Some("w")));
     assert_eq!(store.stats().await.unwrap().outcomes, 1);
     let taken = take_one(&store, "c").await;
-    assert_eq!(taken.happening, Happening::Outcome(coded("h")));
+    assert_eq!(taken.happening, Happening::Outcome(Box::new(coded("h"))));
     assert_eq!((taken.phase.as_str(), taken.attempt, taken.guard.fence), ("change", 1, 2));
     assert_eq!(report(&store, &lease, coded("h")).await, Reported::Accepted);
     assert!(take(&store, "c", 10).await.is_empty(), "it was taken already");

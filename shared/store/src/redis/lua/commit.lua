@@ -2,7 +2,7 @@
 --
 -- ARGV   for each: header (MessagePack, below), record
 --        header: task, create, key, version, guard phase, guard fence, receipt, state, is final, priority,
---                jobs {phase, put, queue, attempt, delay ms}, notices {at, JSON}, deltas {key, by}
+--                jobs {phase, put, queue, attempt, delay ms}, notices {at, JSON}, deltas {key, by}, token
 -- Result for each: {what, task}; what: a applied, s stale, c conflict, e there already
 
 local function stale(receipt)
@@ -77,9 +77,13 @@ end
 
 local function commit(header, record)
   local task, create, key, version, guard_phase, guard_fence, receipt = unpack(header, 1, 7)
-  local state, final, priority, jobs, notices, deltas = unpack(header, 8, 13)
+  local state, final, priority, jobs, notices, deltas, token = unpack(header, 8, 14)
   local hash = P .. 't:' .. task
-  local current = redis.call('HMGET', hash, 'v', 's')
+  local current = redis.call('HMGET', hash, 'v', 's', 'c')
+  if current[3] and tonumber(current[3]) == token then
+    -- The same call again: the answer to its first try was lost on the way.
+    return {'a', task}
+  end
   if create then
     if current[1] then
       return {'e', task}
@@ -93,10 +97,6 @@ local function commit(header, record)
     end
   else
     local found = tonumber(current[1] or -1)
-    if found == version + 1 and redis.call('HGET', hash, 'r') == record then
-      -- The answer to the first try was lost on its way.
-      return {'a', task}
-    end
     if guard_phase ~= '' then
       local job = get_job(task, guard_phase)
       if not job or job[FENCE] ~= guard_fence then
@@ -107,7 +107,7 @@ local function commit(header, record)
       return {'c', task}
     end
   end
-  redis.call('HSET', hash, 'r', record, 'v', version + 1, 's', state)
+  redis.call('HSET', hash, 'r', record, 'v', version + 1, 's', state, 'c', token)
   index(task, current[2], state)
   change_jobs(task, jobs, guard_phase, priority)
   if final then

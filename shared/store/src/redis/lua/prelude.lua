@@ -3,7 +3,8 @@
 -- KEYS[1]  the partition's prefix, e.g. `refile:{0}:`; every key of the partition starts with it and so shares its slot
 --
 -- Keys of a partition:
---   t:<task>             hash: r record, v version, s state, j:<phase> job (below)
+--   t:<task>             hash: r record, v version, s state, c token of the last commit,
+--                        j:<phase> job (below)
 --   q:<queue>:<priority> stream of jobs that are ready: t task, p phase. Group `w`; consumers are workers
 --   leases:<queue>       sorted set of <task>/<phase> by the time at which the lease runs out
 --   delayed              sorted set of <task>/<phase> by the time at which the job is due

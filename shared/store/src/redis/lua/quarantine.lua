@@ -12,7 +12,8 @@ for i = 1, #ARGV, 5 do
     local job = get_job(task, phase)
     if job and job[PLACE] == 'l' and job[FENCE] == tonumber(id) then
       take_out(task, phase, job)
-      job[PLACE] = 'x'
+      -- The delivery does not count: nobody could work on it.
+      job[PLACE], job[DELIVERIES] = 'x', job[DELIVERIES] - 1
       put_job(task, phase, job)
       name = 'job:' .. task .. '/' .. phase
     end

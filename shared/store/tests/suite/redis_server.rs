@@ -1,0 +1,154 @@
+//! The harness of the Redis engine: a real `redis-server` of its own, on a free port, with an append-only file.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use redis::{Connection, Value};
+use refile_core::TaskId;
+use refile_store::{OpenOptions, RedisStore, Store};
+
+use crate::suite::kit::Harness;
+
+/// The only partition of the tests' namespace.
+const PREFIX: &str = "refile:{0}";
+
+pub(crate) struct RedisHarness {
+    folder: tempfile::TempDir,
+    server: Mutex<Server>,
+}
+
+/// A running server. It is stopped when this is dropped, and no other is.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    /// Starts a server on a free port and waits until it answers.
+    fn start(folder: &Path) -> Self {
+        for _ in 0..20 {
+            let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+            // The port may be lost to somebody else in between: then another one.
+            if let Some(server) = Self::start_on(port, folder) {
+                return server;
+            }
+        }
+        panic!("no redis-server could be started on any of 20 ports");
+    }
+
+    fn start_on(port: u16, folder: &Path) -> Option<Self> {
+        let child = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+            .args(["--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction"])
+            .arg("--dir")
+            .arg(folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("these tests need a redis-server on the PATH: install it");
+        let mut server = Self { child, port };
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < deadline {
+            if server.child.try_wait().unwrap().is_some() {
+                return None;
+            }
+            if server.is_mine() {
+                return Some(server);
+            }
+            std::thread::yield_now();
+        }
+        panic!("redis-server {} does not answer", server.child.id());
+    }
+
+    /// Whether the port answers, and it is this server that does.
+    fn is_mine(&self) -> bool {
+        let Ok(mut conn) = self.try_connect() else { return false };
+        // While it loads its file it answers with an error.
+        let pong: redis::RedisResult<String> = redis::cmd("PING").query(&mut conn);
+        let info: redis::RedisResult<String> = redis::cmd("INFO").arg("server").query(&mut conn);
+        let pid = format!("process_id:{}\r", self.child.id());
+        pong.is_ok() && info.is_ok_and(|text| text.contains(&pid))
+    }
+
+    fn try_connect(&self) -> redis::RedisResult<Connection> {
+        redis::Client::open(self.url())?.get_connection_with_timeout(Duration::from_secs(5))
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/0", self.port)
+    }
+
+    /// Ends it in good order: everything is in its file.
+    fn stop(&mut self) {
+        // It answers by going away.
+        let _: redis::RedisResult<()> = redis::cmd("SHUTDOWN").query(&mut self.try_connect().unwrap());
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl RedisHarness {
+    pub(crate) fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Mutex::new(Server::start(folder.path()));
+        Self { folder, server }
+    }
+
+    fn connect(&self) -> Connection {
+        self.server.lock().unwrap().try_connect().unwrap()
+    }
+}
+
+#[async_trait]
+impl Harness for RedisHarness {
+    async fn store(&self) -> Arc<dyn Store> {
+        let url = self.server.lock().unwrap().url();
+        Arc::new(RedisStore::open(&url, OpenOptions::default()).await.unwrap())
+    }
+
+    async fn swap_record(&self, task: &TaskId, bytes: &[u8]) -> Vec<u8> {
+        let (key, mut conn) = (format!("{PREFIX}:t:{task}"), self.connect());
+        let before: Vec<u8> = redis::cmd("HGET").arg(&key).arg("r").query(&mut conn).unwrap();
+        let added: i64 = redis::cmd("HSET").arg(&key).arg("r").arg(bytes).query(&mut conn).unwrap();
+        assert_eq!(added, 0, "the record was there");
+        before
+    }
+
+    async fn corrupt_outcome(&self, task: &TaskId) {
+        let (key, mut conn) = (format!("{PREFIX}:outcomes"), self.connect());
+        let entries: Vec<(String, Vec<Value>)> =
+            redis::cmd("XRANGE").arg(&key).arg("-").arg("+").query(&mut conn).unwrap();
+        let name = Value::BulkString(task.as_str().as_bytes().to_vec());
+        let (id, mut fields) = entries.into_iter().find(|(_, fields)| fields.contains(&name)).unwrap();
+        let field = Value::BulkString(b"o".to_vec());
+        let at = fields.iter().step_by(2).position(|f| *f == field).unwrap();
+        fields[2 * at + 1] = Value::BulkString(vec![1, 0xc1]);
+        let mut copy = redis::cmd("XADD");
+        copy.arg(&key).arg("*");
+        for field in fields {
+            let Value::BulkString(bytes) = field else { panic!("{field:?} is no text") };
+            copy.arg(bytes);
+        }
+        let _: String = copy.query(&mut conn).unwrap();
+        let gone: i64 = redis::cmd("XDEL").arg(&key).arg(id).query(&mut conn).unwrap();
+        assert_eq!(gone, 1);
+    }
+
+    async fn restart(&self) {
+        let mut server = self.server.lock().unwrap();
+        server.stop();
+        let port = server.port;
+        *server = Server::start_on(port, self.folder.path()).expect("the server starts again on its port");
+    }
+}
