@@ -9,11 +9,16 @@ use common::histories::{OF_WORKERS, STEPS, drive, event, moves, policies, text, 
 use common::{DESCRIPTION, World, submitted};
 use proptest::prelude::*;
 use refile_core::count::Count;
+use refile_core::event::PersonDecision;
 use refile_core::prompt::{Carry, prompts};
+use refile_core::task::Escalation;
 use refile_core::{Effect, Event, Job, Outcome, Phase, PhaseState, Policy, Queue, Task, TaskState, Timestamp, decide};
 
+/// Few cases by default; `PROPTEST_CASES` asks for more.
 fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+    let default = ProptestConfig::default();
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { cases };
+    ProptestConfig { cases, failure_persistence: None, ..default }
 }
 
 /// Phases that a job, an escalation, or a phase before them will bring on.
@@ -69,7 +74,7 @@ fn cap(policy: &Policy, phase: &Phase) -> u32 {
 }
 
 proptest! {
-    #![proptest_config(config(800))]
+    #![proptest_config(config(500))]
 
     #[test]
     fn a_every_phase_has_one_thing_that_brings_it_on(policy in policies(), flow in workflows(), moves in moves()) {
@@ -86,10 +91,7 @@ proptest! {
                 assert!(round.iter().enumerate().all(|(i, a)| a.number as usize == i + 1), "{phase:#?}");
                 let old = step.before.phase(&phase.name).map_or(0, |p| p.attempts.len());
                 assert!(phase.attempts.len() <= old + 1, "one step, one attempt");
-                // A phase that waits again keeps its last round to look at; its next begins from 1.
-                if phase.state != PhaseState::Waiting {
-                    assert!(phase.attempt_number() <= cap(step.policy, phase), "{phase:#?}");
-                }
+                assert!(phase.attempt_number() <= cap(step.policy, phase), "{phase:#?}");
             }
         });
     }
@@ -150,7 +152,16 @@ proptest! {
                 assert_eq!((&approval.head, &approval.patch_id), (&change.head, &change.patch_id));
                 assert_eq!((approval.attempt, &approval.landed), (attempt.number, &None));
                 assert!(step.after.phases.iter().all(|p| p.name == phase.name || p.state == PhaseState::Accepted));
-                assert!(approval.overrides_gates || attempt.gates.iter().all(|g| g.passed), "{attempt:#?}");
+                // Past a failed gate only by a person's word; a reviewer may approve again after a rebase, and the
+                // landing runs the gates on the merged tree in any case.
+                let is_word = |e: &Escalation| {
+                    e.phase == phase.name
+                        && e.attempt == attempt.number
+                        && e.decision.as_ref().is_some_and(|d| d.decision == PersonDecision::Approve)
+                };
+                let is_past = step.after.escalations.iter().any(is_word);
+                assert!(is_past || attempt.gates.iter().all(|g| g.passed), "{attempt:#?}");
+                assert!(is_past || !approval.overrides_gates);
             }
             if matches!(step.event, Event::Outcome { outcome: Outcome::Landed { .. }, .. }) {
                 landed += 1;
@@ -339,7 +350,7 @@ fn the_histories_get_everywhere() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let mut seen: BTreeMap<String, u32> = BTreeMap::new();
     let strategy = (policies(), workflows(), moves());
-    for _ in 0..600 {
+    for _ in 0..2_000 {
         let Ok(tree) = strategy.new_tree(&mut runner) else { panic!("no history") };
         let (policy, flow, moves) = proptest::strategy::ValueTree::current(&tree);
         let mut note = |what: String| *seen.entry(what).or_insert(0) += 1;

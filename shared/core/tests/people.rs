@@ -61,6 +61,24 @@ fn a_phase_that_was_sent_back_and_parked_begins_again_from_attempt_1() {
 }
 
 #[test]
+fn a_predecessor_that_is_sent_back_with_a_spent_budget_is_parked_and_no_longer_accepted() {
+    let budget = Budget { tokens: Some(350), ..Budget::default() };
+    let mut table = Table::of(Policy { budget, ..Policy::default() }, "plan, build<plan");
+    let before = "plan: coded; plan: approved 0.9; build: coded; build: retry_predecessor 0.9 phase:plan";
+    table.case(
+        before,
+        "plan: person retry",
+        "coding #2, open: count escalation_decisions_total{retry}, enqueue code #2",
+    );
+    table.case(
+        before,
+        "plan: person reject",
+        "rejected #1, rejected: count escalation_decisions_total{reject}, count tasks_finished_total{rejected}, \
+         count task_attempts{custom,plan,rejected,1}, count task_attempts{custom,build,rejected,1}",
+    );
+}
+
+#[test]
 fn a_person_decides() {
     let mut table = Table::new(cap(1, OnExhausted::Escalate));
     table.case(

@@ -140,6 +140,10 @@ impl<'a> Draft<'a> {
             return;
         }
         let started_at = self.now;
+        if waited {
+            // What was granted was granted to the round before.
+            self.phase_mut().granted = 0;
+        }
         self.phase_mut().approval = None;
         self.phase_mut().attempts.push(Attempt {
             number,

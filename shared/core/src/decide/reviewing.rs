@@ -142,13 +142,14 @@ fn send_back(draft: &mut Draft<'_>, predecessor: &str, rejection: Rejection) -> 
     phase.sent_back.push((predecessor.to_owned(), times));
     phase.state = PhaseState::Waiting;
     phase.job = None;
-    phase.granted = 0;
     let successor = phase.name.clone();
     draft.turn_to(predecessor);
     draft.count("refiles_total", &[Cause::Successor.as_str()]);
     draft.notify(What::SentBack, format!("by {successor}: {}", rejection.required_change));
     let number = draft.attempt()?.number;
     draft.phase_mut().granted = number;
+    // No longer accepted, even where a spent budget parks it before its next attempt.
+    draft.phase_mut().state = PhaseState::Coding;
     draft.phase_mut().approval = None;
     draft.attempt_mut()?.rejection = Some(Rejection { cause: Cause::Successor, by: successor, ..rejection });
     draft.start_attempt();
