@@ -7,7 +7,7 @@
 //! - [`tree`]: the folder that an attempt works in
 //! - [`change`]: snapshots, diffs, patch ids and merges
 //!
-//! The host's git works with the mirror as its GIT_DIR and an index outside the tree. It never reads what lies in a
+//! The host's git works with the mirror as its `GIT_DIR` and an index outside the tree. It never reads what lies in a
 //! tree's `.git`: an agent may have written hooks, filters and monitors there.
 
 pub mod run;

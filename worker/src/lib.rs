@@ -17,3 +17,6 @@
 pub mod process;
 pub mod git;
 pub mod workspace;
+pub mod agent;
+pub mod gates;
+pub mod code;

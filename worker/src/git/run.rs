@@ -8,7 +8,7 @@ use super::GitError;
 use crate::process::{self, Command, Exit, Limits};
 
 /// How long one call may take; a first fetch of a large repository is the longest.
-const TIMEOUT: Duration = Duration::from_secs(1_800);
+const TIMEOUT: Duration = Duration::from_mins(30);
 
 /// The most that is read from one call, in bytes.
 const MAX_OUTPUT: usize = 64 << 20;
@@ -32,7 +32,7 @@ const CONFIG: &[&str] = &[
 /// A repository's git directory, and optionally a work tree with an index of its own.
 #[derive(Debug, Clone)]
 pub struct Git {
-    git_dir: PathBuf,
+    dir: PathBuf,
     tree: Option<(PathBuf, PathBuf)>,
     place: String,
 }
@@ -65,17 +65,18 @@ pub(super) fn entries(bytes: &[u8]) -> Vec<String> {
 impl Git {
     /// Git on a bare repository. `place` is what errors call it.
     pub fn new(git_dir: &Path, place: &str) -> Self {
-        Self { git_dir: git_dir.to_owned(), tree: None, place: place.to_owned() }
+        Self { dir: git_dir.to_owned(), tree: None, place: place.to_owned() }
     }
 
     /// The same repository with a work tree and the index that belongs to it.
+    #[must_use]
     pub fn with_tree(&self, tree: &Path, index: &Path) -> Self {
         Self { tree: Some((tree.to_owned(), index.to_owned())), ..self.clone() }
     }
 
     /// The git directory.
     pub fn dir(&self) -> &Path {
-        &self.git_dir
+        &self.dir
     }
 
     /// Runs a subcommand that must end well.
@@ -96,7 +97,7 @@ impl Git {
         }
         line.extend(args.iter().map(|a| a.as_ref().to_owned()));
         let what = args.first().map(|a| a.as_ref().to_string_lossy().into_owned()).unwrap_or_default();
-        let cwd = self.tree.as_ref().map_or(self.git_dir.as_path(), |(tree, _)| tree.as_path());
+        let cwd = self.tree.as_ref().map_or(self.dir.as_path(), |(tree, _)| tree.as_path());
         let cwd = if cwd.is_dir() { cwd } else { Path::new("/") };
         let mut command = Command::new(line, cwd, TIMEOUT);
         command.env = self.environment();
@@ -136,7 +137,7 @@ impl Git {
         ] {
             set(name, value.as_ref());
         }
-        set("GIT_DIR", self.git_dir.as_os_str());
+        set("GIT_DIR", self.dir.as_os_str());
         if let Some((tree, index)) = &self.tree {
             set("GIT_WORK_TREE", tree.as_os_str());
             set("GIT_INDEX_FILE", index.as_os_str());
