@@ -20,3 +20,4 @@ pub mod workspace;
 pub mod agent;
 pub mod gates;
 pub mod code;
+pub mod land;

@@ -1,6 +1,8 @@
 //! Real repositories in temporary folders.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod fleet;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -74,6 +76,14 @@ impl Place {
             git(&dir, &["push", "-q", self.origin.to_str().unwrap(), "main"]);
         }
         self.head("main")
+    }
+
+    /// A commit on `main` that changes nothing.
+    pub fn commit_on_top(&self) {
+        let dir = self.root.path().join("origin");
+        git(&dir, &["pull", "-q", self.origin.to_str().unwrap(), "main"]);
+        git(&dir, &["commit", "-q", "--allow-empty", "-m", "on top"]);
+        git(&dir, &["push", "-q", self.origin.to_str().unwrap(), "main"]);
     }
 
     pub fn head(&self, branch: &str) -> String {
