@@ -20,4 +20,7 @@ pub mod workspace;
 pub mod agent;
 pub mod gates;
 pub mod code;
+pub mod judge;
+pub mod llm;
+pub mod review;
 pub mod land;

@@ -1,5 +1,7 @@
 //! Code jobs with real agents and real repositories.
 
+#![allow(clippy::unwrap_used, missing_docs)]
+
 mod common;
 
 use common::Place;

@@ -1,5 +1,7 @@
 //! Mirrors, trees, snapshots and merges on real repositories.
 
+#![allow(clippy::unwrap_used, missing_docs)]
+
 mod common;
 
 use std::os::unix::fs::{PermissionsExt, symlink};

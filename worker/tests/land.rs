@@ -1,5 +1,7 @@
 //! Landings on real repositories.
 
+#![allow(clippy::unwrap_used, missing_docs)]
+
 mod common;
 
 use common::fleet::{Try, approval, gate, land_change, land_with, task};

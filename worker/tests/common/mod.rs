@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod fleet;
+pub mod model;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
