@@ -165,7 +165,7 @@ pub(crate) async fn publish(mirror: &Mirror, change: &Change) -> Result<(), Fail
         Push::Done => Ok(()),
         Push::Moved => Err(Failure::new(
             FailureKind::Repository,
-            format!("{} already has another branch `{}`; remove it there", mirror.url(), change.branch),
+            format!("{} already has another branch `{}`; remove it there", mirror.shown(), change.branch),
         )),
     }
 }

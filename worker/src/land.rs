@@ -59,7 +59,7 @@ pub async fn land(job: &LandJob<'_>) -> Outcome {
                 return Ok(outcome);
             }
         }
-        let detail = format!("`{}` of {url} moved {ROUNDS} times while the change was brought onto it", job.task.base);
+        let detail = format!("`{}` moved {ROUNDS} times while the change was brought onto it", job.task.base);
         Err(Failure::new(FailureKind::Repository, detail))
     };
     landed.await.unwrap_or_else(|failure| Outcome::LandingFailed { failure })

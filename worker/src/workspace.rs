@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use refile_core::TaskId;
 
-use crate::git::{GitError, Mirror, Tree, names};
+use crate::git::{GitError, Mirror, Tree, names, tree};
 use crate::process;
 
 /// A worker's folder. Several processes may share one.
@@ -56,10 +56,11 @@ pub fn repository(config_dir: &Path, url: &str) -> String {
 }
 
 impl Workspace {
-    /// A worker's folder; it is made where it is missing.
+    /// A worker's folder; it is made where it is missing. What workers left there that died is removed.
     pub fn open(dir: &Path) -> Result<Self, GitError> {
         std::fs::create_dir_all(dir).map_err(GitError::folder("make", dir))?;
         let dir = dir.canonicalize().map_err(GitError::folder("find", dir))?;
+        tree::sweep(&dir.join("trees"));
         Ok(Self { dir })
     }
 

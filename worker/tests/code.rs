@@ -234,3 +234,42 @@ async fn a_previous_attempt_that_is_gone_is_no_dead_end() {
     (second.attempt, second.continue_from) = (2, Some(&first));
     assert_eq!(second.change(&place, &task).await.files, 1);
 }
+
+#[tokio::test]
+async fn what_an_agent_was_given_by_name_is_not_kept() {
+    let place = Place::new();
+    let mut telling = Try::script("echo $CARGO_MANIFEST_DIR; echo $CARGO_MANIFEST_DIR >&2; exit 1");
+    telling.agent.env = vec!["CARGO_MANIFEST_DIR".to_owned()];
+    let outcome = telling.run(&place, &task(&place, "t1")).await;
+    let Outcome::AgentFailed { failure, transcript, .. } = outcome else { panic!("{outcome:?}") };
+    assert!(failure.detail.ends_with("[CARGO_MANIFEST_DIR]"), "{failure}");
+    let log = artifacts(&place).get(&transcript.unwrap()).await.unwrap().unwrap();
+    assert_eq!(log, "[CARGO_MANIFEST_DIR]\n[CARGO_MANIFEST_DIR]\n");
+}
+
+#[tokio::test]
+async fn a_job_that_is_dropped_leaves_no_process_and_no_tree() {
+    let place = std::sync::Arc::new(Place::new());
+    let task = task(&place, "t1");
+    let file = place.root.path().join("pid");
+    let attempt = Try::script(&format!("sleep 1000 & echo $! > {}; wait", file.display()));
+    let running = tokio::spawn({
+        let place = place.clone();
+        async move { attempt.run(&place, &task).await }
+    });
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let mut pid = String::new();
+    while !pid.ends_with('\n') {
+        assert!(std::time::Instant::now() < deadline, "the agent did not start");
+        tokio::task::yield_now().await;
+        pid = std::fs::read_to_string(&file).unwrap_or_default();
+    }
+    running.abort();
+    assert!(running.await.unwrap_err().is_cancelled());
+    let stat = format!("/proc/{}/stat", pid.trim());
+    while std::fs::read_to_string(&stat).is_ok_and(|s| !s.contains(") Z")) {
+        assert!(std::time::Instant::now() < deadline, "the agent's child lives on");
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(std::fs::read_dir(place.workspace.dir().join("trees")).unwrap().count(), 0);
+}

@@ -247,3 +247,34 @@ async fn a_trailer_is_found_and_a_mention_is_not() {
     git(&place.origin, &["commit", "-q", "--allow-empty", "-m", "later"]);
     assert_eq!(found().await, Some(landed));
 }
+
+#[tokio::test]
+async fn trees_of_dead_workers_are_swept_and_those_in_use_are_not() {
+    let place = Place::new();
+    let base = place.head("main");
+    place.mirror().await.fetch("main").await.unwrap();
+    let (used, left) = (tree(&place, 1, &base, &base).await, tree(&place, 2, &base, &base).await);
+    let old = std::time::SystemTime::now() - std::time::Duration::from_hours(1);
+    let side = |tree: &Tree| tree.dir().with_extension("side");
+    // What is left of a killed worker: the folders, and a lock that nobody holds.
+    std::fs::remove_file(side(&left).join("lock")).unwrap();
+    std::fs::write(side(&left).join("lock"), "").unwrap();
+    for tree in [&used, &left] {
+        std::fs::File::open(side(tree)).unwrap().set_modified(old).unwrap();
+    }
+    refile_worker::workspace::Workspace::open(place.workspace.dir()).unwrap();
+    assert!(used.dir().exists() && side(&used).exists());
+    assert!(!left.dir().exists() && !side(&left).exists());
+}
+
+#[tokio::test]
+async fn a_tree_that_was_replaced_is_not_followed() {
+    let place = Place::new();
+    let base = place.head("main");
+    place.mirror().await.fetch("main").await.unwrap();
+    let tree = tree(&place, 1, &base, &base).await;
+    std::fs::remove_dir_all(tree.dir()).unwrap();
+    symlink(place.root.path(), tree.dir()).unwrap();
+    let error = tree.write().await.unwrap_err();
+    assert!(error.to_string().contains("removed or replaced"), "{error}");
+}

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::fleet::{Try, artifacts, shelf, task};
+use common::fleet::{Try, artifacts, shelf_of, task};
 use common::model::{Model, Say, anthropic, openai};
 use common::{Place, git};
 use indexmap::IndexMap;
@@ -40,7 +40,7 @@ async fn judged(
 ) -> Review {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let providers: IndexMap<String, Provider> = provider.into_iter().map(|p| ("p".to_owned(), p)).collect();
-    let (shelf, client) = (shelf(place, task, 50), Client::new().unwrap());
+    let (shelf, client) = (shelf_of(place, task, 50), Client::new().unwrap());
     let outcome = review(&ReviewJob {
         workspace: &place.workspace,
         shelf: &shelf,

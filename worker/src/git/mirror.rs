@@ -70,9 +70,9 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// The repository's address.
-    pub fn url(&self) -> &str {
-        &self.url
+    /// The repository's address as people may see it.
+    pub fn shown(&self) -> String {
+        names::shown(&self.url)
     }
 
     /// Git on the bare copy.
@@ -109,13 +109,15 @@ impl Mirror {
         let GitError::Failed { stderr, .. } = &error else { return error };
         if stderr.contains("couldn't find remote ref") {
             return match self.branches("").await {
-                Ok(branches) => GitError::NoBranch { url: self.url.clone(), branch: branch.to_owned(), branches },
+                Ok(branches) => {
+                    GitError::NoBranch { url: names::shown(&self.url), branch: branch.to_owned(), branches }
+                }
                 Err(error) => error,
             };
         }
         if ["does not appear to be a git repository", "does not exist", "not found"].iter().any(|s| stderr.contains(s))
         {
-            return GitError::NoRepository { url: self.url.clone(), stderr: stderr.clone() };
+            return GitError::NoRepository { url: names::shown(&self.url), stderr: stderr.clone() };
         }
         error
     }
@@ -165,7 +167,7 @@ impl Mirror {
                     return Ok(Push::Moved);
                 }
                 GitError::Refused {
-                    url: self.url.clone(),
+                    url: names::shown(&self.url),
                     branch: branch.to_owned(),
                     reason: advice(if reason.is_empty() { output.stderr } else { reason }),
                 }

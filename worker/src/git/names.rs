@@ -32,7 +32,7 @@ pub fn commit(id: &str) -> Result<&str, GitError> {
 
 /// A repository's address: an absolute path, a URL of a protocol that is allowed, or `host:path`.
 pub fn address(url: &str) -> Result<&str, GitError> {
-    let wrong = || GitError::Address(url.chars().take(200).collect());
+    let wrong = || GitError::Address(shown(url).chars().take(200).collect());
     let is_odd = url.is_empty() || url.starts_with('-') || url.contains(char::is_control) || url.contains("::");
     if is_odd {
         return Err(wrong());
@@ -40,6 +40,18 @@ pub fn address(url: &str) -> Result<&str, GitError> {
     match url.split_once("://") {
         Some((protocol, _)) if !["file", "git", "http", "https", "ssh"].contains(&protocol) => Err(wrong()),
         _ => Ok(url),
+    }
+}
+
+/// An address without the name and password that it may hold, for people to read.
+pub fn shown(url: &str) -> String {
+    match url.split_once("://") {
+        Some((protocol, rest)) => {
+            let host_end = rest.find('/').unwrap_or(rest.len());
+            let start = rest[..host_end].rfind('@').map_or(0, |at| at + 1);
+            format!("{protocol}://{}", &rest[start..])
+        }
+        None => url.to_owned(),
     }
 }
 
@@ -113,6 +125,8 @@ mod tests {
         for bad in ["", "--upload-pack=touch x", "ext::sh -c x", "ftp://h/x", "a\nb"] {
             assert!(address(bad).is_err(), "{bad}");
         }
+        assert_eq!(shown("https://me:secret@h/x@y"), "https://h/x@y");
+        assert_eq!(shown("git@h:x"), "git@h:x");
         assert!(is_local("/srv/x") && is_local("file:///srv/x") && is_local("C/x"));
         assert!(!is_local("git@h:x") && !is_local("https://h/x"));
     }

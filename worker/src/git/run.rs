@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::GitError;
+use super::{GitError, names};
 use crate::process::{self, Command, Exit, Limits};
 
 /// How long one call may take; a first fetch of a large repository is the longest.
@@ -63,7 +63,7 @@ pub(super) fn entries(bytes: &[u8]) -> Vec<String> {
 }
 
 impl Git {
-    /// Git on a bare repository. `place` is what errors call it.
+    /// Git on a bare repository. `place` is what errors call it: the address that it is a copy of.
     pub fn new(git_dir: &Path, place: &str) -> Self {
         Self { dir: git_dir.to_owned(), tree: None, place: place.to_owned() }
     }
@@ -107,10 +107,12 @@ impl Git {
         if done.cut {
             return Err(GitError::TooLarge { what, limit: MAX_OUTPUT });
         }
-        let stderr = done.stderr_text().trim().to_owned();
+        // An address may hold a password, and errors are kept.
+        let shown = names::shown(&self.place);
+        let stderr = done.stderr_text().trim().replace(&self.place, &shown);
         match done.exit {
             Exit::Code(code) if codes.contains(&code) => Ok(Output { code, stdout: done.stdout, stderr }),
-            exit => Err(GitError::Failed { what, place: self.place.clone(), exit: exit.to_string(), stderr }),
+            exit => Err(GitError::Failed { what, place: shown, exit: exit.to_string(), stderr }),
         }
     }
 

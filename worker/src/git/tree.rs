@@ -7,9 +7,15 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::run::Git;
 use super::{GitError, Mirror, names};
+
+/// What the name of the folder beside a tree ends with.
+const SIDE: &str = "side";
+/// The lock's file in the folder beside a tree.
+const LOCK: &str = "lock";
 
 /// A tree on disk; it and what lies beside it are removed when this is dropped.
 #[derive(Debug)]
@@ -18,6 +24,28 @@ pub struct Tree {
     side: PathBuf,
     git: Git,
     base: String,
+    /// Held for as long as the tree is in use; the system gives it back when the process dies.
+    _lock: std::fs::File,
+}
+
+/// How old what a dead worker left must be to be removed: one that is being made has no lock yet.
+const LEFT_FOR: Duration = Duration::from_mins(1);
+
+/// Removes the trees in a folder that no living process uses.
+pub fn sweep(trees: &Path) {
+    let Ok(entries) = std::fs::read_dir(trees) else { return };
+    for side in entries.flatten().map(|entry| entry.path()).filter(|p| p.extension().is_some_and(|e| e == SIDE)) {
+        let is_old =
+            side.metadata().and_then(|m| m.modified()).is_ok_and(|at| at.elapsed().is_ok_and(|t| t > LEFT_FOR));
+        let is_free = || match std::fs::File::open(side.join(LOCK)) {
+            Ok(lock) => lock.try_lock().is_ok(),
+            Err(_) => true,
+        };
+        if is_old && is_free() {
+            remove(&side.with_extension(""));
+            remove(&side);
+        }
+    }
 }
 
 impl Tree {
@@ -30,16 +58,18 @@ impl Tree {
         start: &str,
     ) -> Result<Self, GitError> {
         let (branch, base, start) = (names::branch(branch)?, names::commit(base)?, names::commit(start)?);
-        let mut side = dir.as_os_str().to_owned();
-        side.push(".side");
-        let side = PathBuf::from(side);
+        let side = side_of(dir);
         for folder in [dir, side.as_path()] {
             remove(folder);
             std::fs::create_dir_all(folder).map_err(GitError::folder("make", folder))?;
         }
+        let lock = side.join(LOCK);
+        let lock = std::fs::File::create(&lock)
+            .and_then(|file| file.lock().map(|()| file))
+            .map_err(GitError::folder("lock", &lock))?;
         let index = side.join("index");
         let git = mirror.git().with_tree(dir, &index);
-        let tree = Self { dir: dir.to_owned(), side, git, base: base.to_owned() };
+        let tree = Self { dir: dir.to_owned(), side, git, base: base.to_owned(), _lock: lock };
         tree.git.ok(&["read-tree", start]).await?;
         tree.git.ok(&["checkout-index", "--all", "--force", "--quiet", "--index"]).await?;
         tree.make_comfortable(mirror, branch).await?;
@@ -86,6 +116,10 @@ impl Tree {
 
     /// What lies in the folder now, as a git tree: new files included, ignored ones not.
     pub async fn write(&self) -> Result<String, GitError> {
+        if !self.dir.symlink_metadata().is_ok_and(|m| m.is_dir()) {
+            let gone = std::io::Error::other("the agent removed or replaced it");
+            return Err(GitError::folder("read", &self.dir)(gone));
+        }
         let kept = self.submodules().await?;
         let dir = self.dir.clone();
         tokio::task::spawn_blocking(move || forget_nested_repositories(&dir))
@@ -104,6 +138,14 @@ impl Tree {
         let paths = staged.iter().filter(|e| e.starts_with("160000 ")).filter_map(|e| e.split_once('\t'));
         Ok(paths.map(|(_, path)| path.to_owned()).collect())
     }
+}
+
+/// The folder beside a tree: its index, its prompt, its lock.
+fn side_of(dir: &Path) -> PathBuf {
+    let mut side = dir.as_os_str().to_owned();
+    side.push(".");
+    side.push(SIDE);
+    PathBuf::from(side)
 }
 
 impl Drop for Tree {
@@ -142,7 +184,8 @@ fn forget_nested_repositories(dir: &Path) -> std::io::Result<()> {
 
 /// Removes a folder, also where an agent left folders in it that may not be written.
 fn remove(dir: &Path) {
-    if std::fs::remove_dir_all(dir).is_ok() || !dir.exists() {
+    // More than once: a process that was killed a moment ago may still have written a file.
+    if (0..3).any(|_| std::fs::remove_dir_all(dir).is_ok() || dir.symlink_metadata().is_err()) {
         return;
     }
     let mut folders = vec![dir.to_owned()];

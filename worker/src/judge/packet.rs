@@ -4,6 +4,8 @@
 //! looks like a marker within is made harmless, and what is invisible is made visible. The coder's own words about its
 //! work are not in it.
 
+use std::fmt::Write as _;
+
 use refile_core::gate::GateReport;
 
 use crate::agent::digest;
@@ -58,7 +60,7 @@ pub fn build(inputs: &Inputs<'_>) -> Packet {
     );
     let mut section = |name: &str, content: &str| {
         let content = content.trim_end_matches('\n');
-        text.push_str(&format!("\n{MARKER}{nonce}:BEGIN {name}>>>\n{content}\n{MARKER}{nonce}:END {name}>>>\n"));
+        let _ = write!(text, "\n{MARKER}{nonce}:BEGIN {name}>>>\n{content}\n{MARKER}{nonce}:END {name}>>>\n");
         text.len()
     };
     let harmless = |text: &str| harmless(text, nonce);
@@ -93,7 +95,9 @@ fn harmless(text: &str, nonce: &str) -> String {
         match c {
             '\n' | '\t' => visible.push(c),
             '\r' => visible.push_str("<CR>"),
-            c if is_invisible(c) => visible.push_str(&format!("<U+{:04X}>", c as u32)),
+            c if is_invisible(c) => {
+                let _ = write!(visible, "<U+{:04X}>", c as u32);
+            }
             c => visible.push(c),
         }
     }
@@ -165,7 +169,7 @@ fn fit(diff: &str, max: usize) -> (String, bool) {
     }
     let mut note = format!("[left out, since the diff is too large: {} parts]\n", left_out.len());
     for part in left_out.iter().take(NAMED) {
-        note.push_str(&format!("[left out: {part}]\n"));
+        let _ = writeln!(note, "[left out: {part}]");
     }
     if left_out.len() > NAMED {
         note.push_str("[and more]\n");

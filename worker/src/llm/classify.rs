@@ -30,10 +30,9 @@ impl Trouble {
             Some(Value::Number(number)) => number.to_string(),
             _ => field("code").to_owned(),
         };
-        let message = match (error.as_str(), field("message")) {
-            (Some(words), _) => words.to_owned(),
-            (None, "") => text.trim().chars().take(500).collect(),
-            (None, words) => words.to_owned(),
+        let message = match error.as_str().unwrap_or(field("message")) {
+            "" => text.trim().chars().take(500).collect(),
+            words => words.to_owned(),
         };
         Self { status, code: format!("{} {code}", field("type")).trim().to_lowercase(), message }
     }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use refile_config::schema::{AgentType, PromptDelivery};
 use refile_config::{Agent, Gate, Span};
 use refile_core::decide::submission::{NewTask, Workflow, submit};
 use refile_core::event::Actor;
@@ -16,9 +17,9 @@ use super::Place;
 /// An agent that runs a shell script.
 pub fn agent(script: &str) -> Agent {
     Agent {
-        kind: Default::default(),
+        kind: AgentType::default(),
         command: vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()],
-        prompt: Default::default(),
+        prompt: PromptDelivery::default(),
         timeout: Span::seconds(60),
         env: Vec::new(),
     }
@@ -46,7 +47,7 @@ pub fn artifacts(place: &Place) -> Artifacts {
     Artifacts::open("file:artifacts", place.root.path()).unwrap()
 }
 
-pub fn shelf(place: &Place, task: &Task, fence: u64) -> Shelf {
+pub fn shelf_of(place: &Place, task: &Task, fence: u64) -> Shelf {
     artifacts(place).shelf(&task.id, "change", 1, fence)
 }
 
@@ -66,10 +67,10 @@ impl Try<'_> {
 
     pub async fn run(&self, place: &Place, task: &Task) -> Outcome {
         let fence = u64::from(self.attempt) * 10;
-        let shelf = shelf(place, task, fence);
+        let kept = shelf_of(place, task, fence);
         code(&CodeJob {
             workspace: &place.workspace,
-            shelf: &shelf,
+            shelf: &kept,
             task,
             phase: "change",
             attempt: self.attempt,
@@ -108,7 +109,7 @@ pub fn approval(change: &Change) -> Approval {
 }
 
 pub async fn land_with(place: &Place, task: &Task, change: &Change, approval: &Approval, gates: &[Gate]) -> Outcome {
-    let shelf = shelf(place, task, 90);
+    let shelf = shelf_of(place, task, 90);
     land(&LandJob {
         workspace: &place.workspace,
         shelf: &shelf,

@@ -74,7 +74,7 @@ fn receipt(request: &Value) -> String {
     let packet = request["messages"].to_string();
     let (_, rest) = packet.split_once("The diff has ").unwrap();
     let (files, rest) = rest.split_once(" files; its hash is ").unwrap();
-    json!(format!("\"files\": {files}, \"diff_hash\": \"{}\"", &rest[..12])).to_string().trim_matches('"').to_owned()
+    format!(r#"\"files\": {files}, \"diff_hash\": \"{}\""#, &rest[..12])
 }
 
 /// A whole reply of Anthropic's.
