@@ -1,1 +1,26 @@
-//! .
+//! What coders and reviewers do with a job: run agents, gates and judges, and bring approved changes to the base branch.
+//!
+//! # Layout
+//!
+//! Read in this order; what is listed here takes values and returns values, and knows no store:
+//! - [`process`]: one command, in a process group of its own
+//! - [`git`]: mirrors, trees, snapshots and merges; the only place that runs git
+//! - [`workspace`]: where mirrors and the attempts' trees lie
+//! - [`agent`]: runs a coder's agent on its prompt
+//! - [`gates`]: checks that need no model
+//! - [`code`](mod@code): a `code` job from its tree to its outcome
+//! - [`judge`]: what a reviewer is given, and how a command or a model is asked
+//! - [`llm`]: the providers' wire formats
+//! - [`review`](mod@review): a `review` job from the change to its outcome
+//! - [`land`](mod@land): a `land` job: an approved change becomes one commit on the base branch
+
+pub mod process;
+pub mod git;
+pub mod workspace;
+pub mod agent;
+pub mod gates;
+pub mod code;
+pub mod judge;
+pub mod llm;
+pub mod review;
+pub mod land;

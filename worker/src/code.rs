@@ -1,0 +1,182 @@
+//! A `code` job from its tree to its outcome.
+
+use std::path::Path;
+
+use refile_config::{Agent, Gate};
+use refile_core::failure::{Failure, FailureKind};
+use refile_core::task::{Change, Usage};
+use refile_core::{Outcome, Task};
+use refile_store::artifacts::{ArtifactError, Shelf};
+
+use crate::agent;
+use crate::gates::{self, Gates};
+use crate::git::{Expected, GitError, Mirror, Push, names};
+use crate::workspace::{self, Claim, Workspace};
+
+/// All that an attempt needs.
+#[derive(Debug, Clone, Copy)]
+pub struct CodeJob<'a> {
+    /// Where mirrors and trees lie.
+    pub workspace: &'a Workspace,
+    /// Where this claim's artifacts go.
+    pub shelf: &'a Shelf,
+    /// The task.
+    pub task: &'a Task,
+    /// The phase's name.
+    pub phase: &'a str,
+    /// The attempt's number.
+    pub attempt: u32,
+    /// The claim's fence.
+    pub fence: u64,
+    /// What the agent is given.
+    pub prompt: &'a str,
+    /// The earlier change that the attempt goes on from; nothing where it starts from the base.
+    pub continue_from: Option<&'a Change>,
+    /// Who makes the attempt.
+    pub agent: &'a Agent,
+    /// The configured gates.
+    pub gates: &'a [Gate],
+    /// Run every gate even when one has failed.
+    pub keep_going: bool,
+    /// Where the configuration's relative paths start.
+    pub config_dir: &'a Path,
+}
+
+/// What is known of the agent's run so far, whatever comes of it.
+#[derive(Default)]
+struct Run {
+    prompt_digest: Option<String>,
+    transcript: Option<String>,
+    usage: Usage,
+}
+
+/// What an attempt starts with.
+struct Start {
+    /// A commit or a tree.
+    tree: String,
+    /// Files with conflict markers.
+    conflicts: Vec<String>,
+}
+
+/// Makes an attempt.
+pub async fn code(job: &CodeJob<'_>) -> Outcome {
+    let mut run = Run::default();
+    match attempt(job, &mut run).await {
+        Ok(outcome) => outcome,
+        Err(failure) => Outcome::AgentFailed {
+            failure,
+            prompt_digest: run.prompt_digest,
+            transcript: run.transcript,
+            usage: run.usage,
+        },
+    }
+}
+
+async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
+    let claim = Claim { task: &job.task.id, phase: job.phase, attempt: job.attempt, fence: job.fence };
+    let url = workspace::repository(job.config_dir, &job.task.repository);
+    let mirror = job.workspace.mirror(&url).await.map_err(git)?;
+    let base = mirror.fetch(&job.task.base).await.map_err(git)?;
+    let start = start(job, &mirror, &base).await.map_err(git)?;
+    let tree = job.workspace.tree(&mirror, claim, &job.task.base, &base, &start.tree).await.map_err(git)?;
+    let started_with = tree.write().await.map_err(git)?;
+
+    job.shelf.put("prompt.md", job.prompt.to_owned()).await.map_err(artifact)?;
+    let ran = agent::run(job.agent, job.config_dir, job.prompt, &tree, claim).await;
+    run.prompt_digest = Some(agent::digest(job.prompt));
+    run.usage.wall_ms = ran.wall_ms;
+    run.transcript = Some(job.shelf.put("transcript.log", ran.transcript).await.map_err(artifact)?);
+    let words = ran.ended?;
+
+    let written = tree.write().await.map_err(git)?;
+    if let Some(words) = words.filter(|_| written == started_with) {
+        let Run { prompt_digest, transcript, usage } = std::mem::take(run);
+        return Ok(Outcome::NeedsInput { words, prompt_digest: prompt_digest.unwrap_or_default(), transcript, usage });
+    }
+    let head = mirror.commit(&written, &base, &message(job.task)).await.map_err(git)?;
+    let mut change = describe(&mirror, job.shelf, &claim.branch().map_err(git)?, &base, &head).await?;
+    change.summary = ran.summary;
+
+    let files = mirror.files(&base, &head).await.map_err(git)?;
+    let mut reports = vec![gates::empty_diff(&files)];
+    if reports[0].passed {
+        let base_now = mirror.fetch(&job.task.base).await.map_err(git)?;
+        let conflict = gates::merge_conflict(&mirror, &head, &base, &base_now, &start.conflicts).await.map_err(git)?;
+        let go_on = conflict.passed || job.keep_going;
+        reports.push(conflict);
+        if go_on {
+            let configured = Gates { gates: job.gates, keep_going: job.keep_going, shelf: job.shelf, claim };
+            reports.extend(gates::run(&configured, tree.dir(), &base, &files).await?);
+        }
+    }
+    publish(&mirror, &change).await?;
+    let Run { prompt_digest, transcript, usage } = std::mem::take(run);
+    let prompt_digest = prompt_digest.unwrap_or_default();
+    Ok(Outcome::Coded { change, gates: reports, prompt_digest, transcript, usage })
+}
+
+/// What the attempt starts with: the base as it is now, or the earlier change brought onto it.
+async fn start(job: &CodeJob<'_>, mirror: &Mirror, base: &str) -> Result<Start, GitError> {
+    let from_base = Start { tree: base.to_owned(), conflicts: Vec::new() };
+    let Some(previous) = job.continue_from else { return Ok(from_base) };
+    match mirror.fetch(&previous.branch).await {
+        Ok(_) | Err(GitError::NoBranch { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    if !mirror.has(&previous.head).await? {
+        // Better a fresh start than none: the prompt says all that the attempt must know.
+        tracing::warn!(task = %job.task.id, branch = previous.branch, "the previous attempt is gone; starting from the base");
+        return Ok(from_base);
+    }
+    let merge = mirror.merge(base, &previous.head).await?;
+    Ok(Start { tree: merge.tree, conflicts: merge.conflicts })
+}
+
+/// The message of an attempt's commit: the task's title as one line.
+pub(crate) fn message(task: &Task) -> String {
+    let title = task.title.split_whitespace().collect::<Vec<_>>().join(" ");
+    if title.is_empty() { format!("Task {}", task.id) } else { title }
+}
+
+/// The change between two commits, with its diff put away.
+pub(crate) async fn describe(
+    mirror: &Mirror,
+    shelf: &Shelf,
+    branch: &str,
+    base: &str,
+    head: &str,
+) -> Result<Change, Failure> {
+    names::branch(branch).map_err(git)?;
+    let diff = mirror.diff(base, head).await.map_err(git)?;
+    Ok(Change {
+        branch: branch.to_owned(),
+        base_commit: base.to_owned(),
+        head: head.to_owned(),
+        patch_id: mirror.patch_id(base, head).await.map_err(git)?,
+        files: mirror.files(base, head).await.map_err(git)?.len() as u32,
+        diff: Some(shelf.put("change.diff", diff).await.map_err(artifact)?),
+        summary: String::new(),
+    })
+}
+
+/// Pushes a change to its attempt branch.
+pub(crate) async fn publish(mirror: &Mirror, change: &Change) -> Result<(), Failure> {
+    match mirror.push(&change.head, &change.branch, Expected::Absent).await.map_err(git)? {
+        Push::Done => Ok(()),
+        Push::Moved => Err(Failure::new(
+            FailureKind::Repository,
+            format!("{} already has another branch `{}`; remove it there", mirror.shown(), change.branch),
+        )),
+    }
+}
+
+// By value, so that it can be named in `map_err`.
+#[allow(clippy::needless_pass_by_value)]
+pub(crate) fn git(error: GitError) -> Failure {
+    error.failure()
+}
+
+#[allow(clippy::needless_pass_by_value)]
+pub(crate) fn artifact(error: ArtifactError) -> Failure {
+    Failure::new(FailureKind::Configuration, error.to_string())
+}

@@ -1,0 +1,126 @@
+//! The only place that runs git.
+//!
+//! # Layout
+//! - [`run`]: one call of git, with a fixed environment and configuration
+//! - [`names`]: branches and commits, checked before git sees them
+//! - [`mirror`]: the worker's own bare copy of a repository: fetch and push
+//! - [`tree`]: the folder that an attempt works in
+//! - [`change`]: snapshots, diffs, patch ids and merges
+//!
+//! The host's git works with the mirror as its `GIT_DIR` and an index outside the tree. It never reads what lies in a
+//! tree's `.git`: an agent may have written hooks, filters and monitors there.
+
+pub mod run;
+pub mod names;
+pub mod mirror;
+pub mod tree;
+pub mod change;
+
+pub use change::Merge;
+pub use mirror::{Expected, Mirror, Push};
+pub use tree::Tree;
+
+use refile_core::failure::{Failure, FailureKind};
+
+use crate::process::ProcessError;
+
+/// Why git did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    /// Git itself could not be run.
+    #[error("git cannot be run: {0}")]
+    Run(#[from] ProcessError),
+    /// A name that is no branch.
+    #[error("`{0}` is not a branch name that is safe to use; choose one of letters, digits, `-`, `_`, `.` and `/`")]
+    Branch(String),
+    /// A text that is no commit.
+    #[error("`{0}` is not the full id of a commit")]
+    Commit(String),
+    /// A repository's address that git might take for something else.
+    #[error("`{0}` is not the address of a repository; give a path, or a URL with file, http, https, ssh or git")]
+    Address(String),
+    /// There is no repository.
+    #[error("there is no git repository at {url}: {stderr}\n  correct the task's repository, or `git init` there")]
+    NoRepository {
+        /// Where it was looked for.
+        url: String,
+        /// What git said.
+        stderr: String,
+    },
+    /// There is no such branch.
+    #[error("{url} has no branch `{branch}`; {}", existing(branches))]
+    NoBranch {
+        /// The repository.
+        url: String,
+        /// The branch that was looked for.
+        branch: String,
+        /// The branches that there are.
+        branches: Vec<String>,
+    },
+    /// The remote refused a push.
+    #[error("{url} refused the push to `{branch}`: {reason}")]
+    Refused {
+        /// The repository.
+        url: String,
+        /// The branch.
+        branch: String,
+        /// What it said.
+        reason: String,
+    },
+    /// Git ended with an error.
+    #[error("git {what} on {place} {exit}: {stderr}")]
+    Failed {
+        /// The subcommand.
+        what: String,
+        /// The repository.
+        place: String,
+        /// How it ended.
+        exit: String,
+        /// What git said.
+        stderr: String,
+    },
+    /// Git gave more than can be held.
+    #[error("git {what} gave more than {limit} bytes; the change is too large to be judged, make it smaller")]
+    TooLarge {
+        /// The subcommand.
+        what: String,
+        /// The most that is read.
+        limit: usize,
+    },
+    /// A file or folder of the worker could not be used.
+    #[error("cannot {what} {place}: {source}; check the worker's folder (workers.dir) and the space on its disk")]
+    Folder {
+        /// What was tried.
+        what: &'static str,
+        /// The path.
+        place: String,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+fn existing(branches: &[String]) -> String {
+    const SHOWN: usize = 10;
+    if branches.is_empty() {
+        return "it has no branches at all: commit something there first".to_owned();
+    }
+    let more = if branches.len() > SHOWN { ", …" } else { "" };
+    let shown = branches.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    format!("it has {shown}{more}: set the task's base, or `repository.base`, to one of them")
+}
+
+impl GitError {
+    /// The failure that a record keeps.
+    pub fn failure(&self) -> Failure {
+        let kind = match self {
+            Self::Run(_) | Self::Folder { .. } => FailureKind::Configuration,
+            _ => FailureKind::Repository,
+        };
+        Failure::new(kind, self.to_string())
+    }
+
+    pub(crate) fn folder(what: &'static str, place: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
+        let place = place.display().to_string();
+        move |source| Self::Folder { what, place, source }
+    }
+}

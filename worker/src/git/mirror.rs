@@ -1,0 +1,228 @@
+//! The worker's own bare copy of a repository. Several processes share it.
+//!
+//! Creation and fetches hold a file lock; everything else only adds objects and is safe at any time.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use super::GitError;
+use super::names;
+use super::run::Git;
+
+/// A repository, and the bare copy of it that the worker keeps.
+#[derive(Debug, Clone)]
+pub struct Mirror {
+    url: String,
+    git: Git,
+    lock: std::path::PathBuf,
+}
+
+/// What a branch must be for a push to change it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected<'a> {
+    /// Not there yet, or already as it shall be.
+    Absent,
+    /// At this commit.
+    At(&'a str),
+}
+
+/// How a push ended that the remote did not refuse for a reason of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Push {
+    /// The branch is at the commit.
+    Done,
+    /// The branch is not what was expected, and was left alone.
+    Moved,
+}
+
+/// The first 12 bytes of the SHA-256, in hex.
+fn short_hash(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().take(12).fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+impl Mirror {
+    /// The mirror of a repository in this folder; it is made where it is missing. Nothing is fetched yet.
+    pub async fn open(folder: &Path, url: &str) -> Result<Self, GitError> {
+        names::address(url)?;
+        std::fs::create_dir_all(folder).map_err(GitError::folder("make", folder))?;
+        let hash = short_hash(url);
+        let dir = folder.join(format!("{hash}.git"));
+        let lock = folder.join(format!("{hash}.lock"));
+        let mirror = Self { url: url.to_owned(), git: Git::new(&dir, url), lock };
+        if dir.join("HEAD").exists() {
+            return Ok(mirror);
+        }
+        let _lock = mirror.locked().await?;
+        if !dir.join("HEAD").exists() {
+            // A folder without HEAD is what a crash left.
+            let _ = std::fs::remove_dir_all(&dir);
+            let new = folder.join(format!("{hash}.new"));
+            let _ = std::fs::remove_dir_all(&new);
+            let git = Git::new(&new, url);
+            git.ok(&["init", "--quiet", "--bare", "--template=", "--initial-branch=refile"]).await?;
+            std::fs::rename(&new, &dir).map_err(GitError::folder("make", &dir))?;
+        }
+        Ok(mirror)
+    }
+
+    /// The repository's address as people may see it.
+    pub fn shown(&self) -> String {
+        names::shown(&self.url)
+    }
+
+    /// Git on the bare copy.
+    pub fn git(&self) -> &Git {
+        &self.git
+    }
+
+    /// Fetches a branch and tells the commit that it is at.
+    pub async fn fetch(&self, branch: &str) -> Result<String, GitError> {
+        names::branch(branch)?;
+        let _lock = self.locked().await?;
+        // Flat, so that a branch `a` that is gone does not stand in the way of a branch `a/b`.
+        let local = format!("refs/refile/{}", branch.replace('%', "%25").replace('/', "%2F"));
+        let refspec = format!("+refs/heads/{branch}:{local}");
+        let fetch = [
+            "fetch",
+            "--quiet",
+            "--no-tags",
+            "--no-write-fetch-head",
+            "--no-auto-maintenance",
+            "--no-recurse-submodules",
+            "--end-of-options",
+            &self.url,
+            &refspec,
+        ];
+        if let Err(error) = self.git.ok(&fetch).await {
+            return Err(self.explain(error, branch).await);
+        }
+        Ok(self.git.ok(&["rev-parse", "--verify", "--end-of-options", &format!("{local}^{{commit}}")]).await?.line())
+    }
+
+    /// Makes what git says of a fetch or a push a sentence that tells what to do.
+    async fn explain(&self, error: GitError, branch: &str) -> GitError {
+        let GitError::Failed { stderr, .. } = &error else { return error };
+        if stderr.contains("couldn't find remote ref") {
+            return match self.branches("").await {
+                Ok(branches) => {
+                    GitError::NoBranch { url: names::shown(&self.url), branch: branch.to_owned(), branches }
+                }
+                Err(error) => error,
+            };
+        }
+        if ["does not appear to be a git repository", "does not exist", "not found"].iter().any(|s| stderr.contains(s))
+        {
+            return GitError::NoRepository { url: names::shown(&self.url), stderr: stderr.clone() };
+        }
+        error
+    }
+
+    /// The remote's branches that begin with a prefix. Attempt branches are left out where it is empty.
+    pub async fn branches(&self, prefix: &str) -> Result<Vec<String>, GitError> {
+        let listed = self.git.ok(&["ls-remote", "--heads", "--end-of-options", &self.url]).await?;
+        let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let names = text.lines().filter_map(|l| l.split_once("\trefs/heads/")).map(|(_, name)| name);
+        let wanted = |name: &&str| {
+            if prefix.is_empty() { !name.starts_with("refile/") } else { name.starts_with(prefix) }
+        };
+        Ok(names.filter(wanted).map(str::to_owned).collect())
+    }
+
+    /// Whether the bare copy holds a commit.
+    pub async fn has(&self, commit: &str) -> Result<bool, GitError> {
+        names::commit(commit)?;
+        let object = format!("{commit}^{{commit}}");
+        let asked = self.git.with_input(&["cat-file", "-e", &object], Vec::new(), &[0, 1, 128]).await?;
+        Ok(asked.code == 0)
+    }
+
+    /// Puts a branch of the remote at a commit, if it is what is expected: compare and swap.
+    pub async fn push(&self, commit: &str, branch: &str, expected: Expected<'_>) -> Result<Push, GitError> {
+        names::commit(commit)?;
+        names::branch(branch)?;
+        let old = match expected {
+            Expected::Absent => "",
+            Expected::At(old) => names::commit(old)?,
+        };
+        let lease = format!("--force-with-lease=refs/heads/{branch}:{old}");
+        let refspec = format!("{commit}:refs/heads/{branch}");
+        let mut args = vec!["push", "--porcelain", "--no-verify", "--no-follow-tags", &lease];
+        if names::is_local(&self.url) {
+            // Brings a clean work tree along where the branch is checked out, and refuses where it is not clean.
+            args.push("--receive-pack=git -c receive.denyCurrentBranch=updateInstead receive-pack");
+        }
+        args.extend(["--end-of-options", &self.url, &refspec]);
+        let error = match self.git.with_input(&args, Vec::new(), &[0, 1]).await {
+            Ok(output) if output.code == 0 => return Ok(Push::Done),
+            Ok(output) => {
+                let reason = rejection(&output.line());
+                let moved =
+                    ["stale info", "fetch first", "non-fast-forward", "failed to update ref", "cannot lock ref"];
+                if moved.iter().any(|m| reason.contains(m)) {
+                    return Ok(Push::Moved);
+                }
+                GitError::Refused {
+                    url: names::shown(&self.url),
+                    branch: branch.to_owned(),
+                    reason: advice(if reason.is_empty() { output.stderr } else { reason }),
+                }
+            }
+            Err(error) => error,
+        };
+        Err(self.explain(error, branch).await)
+    }
+
+    /// Removes branches of the remote.
+    pub async fn delete(&self, branches: &[String]) -> Result<(), GitError> {
+        if branches.is_empty() {
+            return Ok(());
+        }
+        let mut args = vec!["push".to_owned(), "--quiet".to_owned(), "--no-verify".to_owned()];
+        args.extend(["--end-of-options".to_owned(), self.url.clone()]);
+        for branch in branches {
+            args.push(format!(":refs/heads/{}", names::branch(branch)?));
+        }
+        self.git.ok(&args).await.map(drop)
+    }
+
+    /// Waits for the file lock that all processes share; it is given back when the file is dropped.
+    async fn locked(&self) -> Result<std::fs::File, GitError> {
+        let path = self.lock.clone();
+        let lock = move || {
+            let file = std::fs::File::create(&path)?;
+            file.lock().map(|()| file)
+        };
+        tokio::task::spawn_blocking(lock)
+            .await
+            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+            .map_err(GitError::folder("lock", &self.lock))
+    }
+}
+
+/// The words in brackets behind the `!` of `git push --porcelain`.
+fn rejection(porcelain: &str) -> String {
+    porcelain
+        .lines()
+        .filter_map(|line| line.strip_prefix("!\t"))
+        .filter_map(|line| line.split('\t').nth(1))
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+fn advice(reason: String) -> String {
+    let is_dirty =
+        ["unstaged changes", "staged changes", "Working directory", "untracked", "Could not update working tree"]
+            .iter()
+            .any(|words| reason.contains(words));
+    if is_dirty {
+        return format!(
+            "{reason}\n  the branch is checked out there, and the files are not clean: commit or stash them there"
+        );
+    }
+    reason
+}

@@ -1,0 +1,149 @@
+//! One call of git: fixed environment, fixed configuration, bounded output.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{GitError, names};
+use crate::process::{self, Command, Exit, Limits};
+
+/// How long one call may take; a first fetch of a large repository is the longest.
+const TIMEOUT: Duration = Duration::from_mins(30);
+
+/// The most that is read from one call, in bytes.
+const MAX_OUTPUT: usize = 64 << 20;
+
+/// What every call is told: nothing that lies in a repository may run anything on the host.
+const CONFIG: &[&str] = &[
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.excludesFile=/dev/null",
+    "core.attributesFile=/dev/null",
+    "core.quotePath=false",
+    "protocol.ext.allow=never",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "submodule.recurse=false",
+    "fetch.recurseSubmodules=false",
+    "diff.ignoreSubmodules=dirty",
+    "commit.gpgSign=false",
+];
+
+/// A repository's git directory, and optionally a work tree with an index of its own.
+#[derive(Debug, Clone)]
+pub struct Git {
+    dir: PathBuf,
+    tree: Option<(PathBuf, PathBuf)>,
+    place: String,
+}
+
+/// What a call gave.
+pub(super) struct Output {
+    /// The exit code.
+    pub(super) code: i32,
+    pub(super) stdout: Vec<u8>,
+    pub(super) stderr: String,
+}
+
+impl Output {
+    /// Standard output without the line end, as text.
+    pub(super) fn line(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).trim_end().to_owned()
+    }
+
+    /// The entries of a NUL-separated list, as text.
+    pub(super) fn entries(&self) -> Vec<String> {
+        entries(&self.stdout)
+    }
+}
+
+/// The entries of a NUL-separated list, as text.
+pub(super) fn entries(bytes: &[u8]) -> Vec<String> {
+    bytes.split(|b| *b == 0).filter(|e| !e.is_empty()).map(|e| String::from_utf8_lossy(e).into_owned()).collect()
+}
+
+impl Git {
+    /// Git on a bare repository. `place` is what errors call it: the address that it is a copy of.
+    pub fn new(git_dir: &Path, place: &str) -> Self {
+        Self { dir: git_dir.to_owned(), tree: None, place: place.to_owned() }
+    }
+
+    /// The same repository with a work tree and the index that belongs to it.
+    #[must_use]
+    pub fn with_tree(&self, tree: &Path, index: &Path) -> Self {
+        Self { tree: Some((tree.to_owned(), index.to_owned())), ..self.clone() }
+    }
+
+    /// The git directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Runs a subcommand that must end well.
+    pub(super) async fn ok<S: AsRef<OsStr>>(&self, args: &[S]) -> Result<Output, GitError> {
+        self.with_input(args, Vec::new(), &[0]).await
+    }
+
+    /// Runs a subcommand on some input; any of `codes` is a good end.
+    pub(super) async fn with_input<S: AsRef<OsStr>>(
+        &self,
+        args: &[S],
+        stdin: Vec<u8>,
+        codes: &[i32],
+    ) -> Result<Output, GitError> {
+        let mut line: Vec<OsString> = vec!["git".into()];
+        for setting in CONFIG {
+            line.extend(["-c".into(), setting.into()]);
+        }
+        line.extend(args.iter().map(|a| a.as_ref().to_owned()));
+        let what = args.first().map(|a| a.as_ref().to_string_lossy().into_owned()).unwrap_or_default();
+        let cwd = self.tree.as_ref().map_or(self.dir.as_path(), |(tree, _)| tree.as_path());
+        let cwd = if cwd.is_dir() { cwd } else { Path::new("/") };
+        let mut command = Command::new(line, cwd, TIMEOUT);
+        command.env = self.environment();
+        command.stdin = stdin;
+        command.limits = Limits { head: MAX_OUTPUT, tail: 0 };
+        let done = process::run(&command).await?;
+        if done.cut {
+            return Err(GitError::TooLarge { what, limit: MAX_OUTPUT });
+        }
+        // An address may hold a password, and errors are kept.
+        let shown = names::shown(&self.place);
+        let stderr = done.stderr_text().trim().replace(&self.place, &shown);
+        match done.exit {
+            Exit::Code(code) if codes.contains(&code) => Ok(Output { code, stdout: done.stdout, stderr }),
+            exit => Err(GitError::Failed { what, place: shown, exit: exit.to_string(), stderr }),
+        }
+    }
+
+    fn environment(&self) -> Vec<(OsString, OsString)> {
+        let mut env: Vec<(OsString, OsString)> = ["PATH", "HOME", "SSH_AUTH_SOCK"]
+            .into_iter()
+            .filter_map(|name| std::env::var_os(name).map(|value| (name.into(), value)))
+            .collect();
+        let mut set = |name: &str, value: &OsStr| env.push((name.into(), value.to_owned()));
+        for (name, value) in [
+            ("GIT_CONFIG_NOSYSTEM", "1"),
+            ("GIT_CONFIG_GLOBAL", "/dev/null"),
+            ("GIT_ATTR_NOSYSTEM", "1"),
+            ("GIT_TERMINAL_PROMPT", "0"),
+            ("GIT_SSH_COMMAND", "ssh -o BatchMode=yes"),
+            ("GIT_ALLOW_PROTOCOL", "file:git:http:https:ssh"),
+            ("GIT_OPTIONAL_LOCKS", "0"),
+            ("GIT_NO_REPLACE_OBJECTS", "1"),
+            ("LC_ALL", "C"),
+            ("GIT_AUTHOR_NAME", "Refile"),
+            ("GIT_AUTHOR_EMAIL", "refile@localhost"),
+            ("GIT_COMMITTER_NAME", "Refile"),
+            ("GIT_COMMITTER_EMAIL", "refile@localhost"),
+        ] {
+            set(name, value.as_ref());
+        }
+        set("GIT_DIR", self.dir.as_os_str());
+        if let Some((tree, index)) = &self.tree {
+            set("GIT_WORK_TREE", tree.as_os_str());
+            set("GIT_INDEX_FILE", index.as_os_str());
+        }
+        env
+    }
+}

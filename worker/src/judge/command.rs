@@ -1,0 +1,50 @@
+//! A program as a reviewer: the packet on standard input, the verdict on standard output.
+
+use std::path::Path;
+
+use refile_config::Reviewer;
+use refile_core::failure::Failure;
+use refile_core::task::Usage;
+use refile_core::verdict;
+
+use super::Opinion;
+use super::packet::Packet;
+use crate::agent::{failed, not_started, resolve};
+use crate::git::Tree;
+use crate::process::{self, Command, without_secrets};
+use crate::workspace::Claim;
+
+/// Asks a program. It runs in a checkout of the change; `REFILE_DIFF_FILE` names the whole diff.
+pub async fn ask(
+    reviewer: &Reviewer,
+    config_dir: &Path,
+    packet: &Packet,
+    diff: &[u8],
+    tree: &Tree,
+    claim: Claim<'_>,
+) -> Opinion {
+    let failed_before = |failure: Failure| Opinion { verdict: Err(failure), reply: None, usage: Usage::default() };
+    let diff_file = match tree.put_beside("change.diff", diff) {
+        Ok(file) => file,
+        Err(error) => return failed_before(error.failure()),
+    };
+    let mut command = Command::new(resolve(&reviewer.command, config_dir), tree.dir(), reviewer.timeout.0);
+    command.env = claim.environment(tree.base(), &reviewer.env);
+    command.env.push(("REFILE_DIFF_FILE".into(), diff_file.into()));
+    command.stdin = packet.text.clone().into_bytes();
+    let done = match process::run(&command).await {
+        Ok(done) => done,
+        Err(error) => return failed_before(not_started(&error)),
+    };
+    let reply = without_secrets(&done.stdout_text(), &reviewer.env);
+    let verdict = if done.exit.is_ok() {
+        let read = verdict::read(reviewer.format(), &reply);
+        match read.failure {
+            None => Ok(read.verdict),
+            Some(kind) => Err(Failure::new(kind, read.verdict.critique)),
+        }
+    } else {
+        Err(failed(&reviewer.command, &done, &reviewer.env))
+    };
+    Opinion { verdict, reply: Some(reply), usage: Usage { wall_ms: done.wall_ms(), ..Usage::default() } }
+}

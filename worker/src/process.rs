@@ -1,0 +1,341 @@
+//! Runs one command to its end, in a process group of its own, with bounds on time and output.
+//!
+//! The group dies with the run: when the command ends, when its time is up, and when the future is dropped. A process
+//! that leaves the group (`setsid`) is out of reach; nothing here claims to be a sandbox.
+
+mod capture;
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+
+use capture::Capture;
+pub use capture::Limits;
+
+/// How long a command may go on after SIGTERM, and how long its pipes are read after its end.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The variables that every command gets where the worker has them, beside all that begin with `LC_`.
+const ALLOWED: &[&str] = &["PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR", "TZ", "SHELL"];
+
+/// A command to run.
+#[derive(Debug, Clone)]
+pub struct Command {
+    /// The program and its arguments.
+    pub argv: Vec<OsString>,
+    /// Where it runs.
+    pub cwd: PathBuf,
+    /// Its whole environment; nothing else is passed on.
+    pub env: Vec<(OsString, OsString)>,
+    /// What it is given on standard input.
+    pub stdin: Vec<u8>,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// How much of its output is kept.
+    pub limits: Limits,
+}
+
+impl Command {
+    /// A command with the [`environment`] and nothing on standard input.
+    pub fn new<S: AsRef<OsStr>>(argv: impl IntoIterator<Item = S>, cwd: &Path, timeout: Duration) -> Self {
+        Self {
+            argv: argv.into_iter().map(|a| a.as_ref().to_owned()).collect(),
+            cwd: cwd.to_owned(),
+            env: environment(&[]),
+            stdin: Vec::new(),
+            timeout,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// The variables of the worker's environment that a command may see: a fixed few, and those that are asked for.
+///
+/// Names that begin with `REFILE_` are never passed on: they configure the fleet and may hold the store's address.
+pub fn environment(asked: &[String]) -> Vec<(OsString, OsString)> {
+    std::env::vars_os()
+        .filter(|(name, _)| {
+            let Some(name) = name.to_str() else { return false };
+            let wanted = ALLOWED.contains(&name) || name.starts_with("LC_") || asked.iter().any(|a| a == name);
+            wanted && !name.starts_with("REFILE_")
+        })
+        .collect()
+}
+
+/// The text without the values of the variables that were asked for: they may be keys, and logs are kept.
+pub fn without_secrets(text: &str, asked: &[String]) -> String {
+    /// Shorter values are words such as `1` or `true`.
+    const SHORTEST: usize = 6;
+    let mut text = text.to_owned();
+    for name in asked {
+        if let Ok(value) = std::env::var(name)
+            && value.len() >= SHORTEST
+            && !ALLOWED.contains(&name.as_str())
+        {
+            text = text.replace(&value, &format!("[{name}]"));
+        }
+    }
+    text
+}
+
+/// The last `max` characters of a text.
+pub fn tail(text: &str, max: usize) -> &str {
+    let text = text.trim_end();
+    let start = text.char_indices().rev().nth(max.saturating_sub(1)).map_or(0, |(i, _)| i);
+    &text[start..]
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+    /// Its time was up.
+    TimedOut,
+}
+
+impl Exit {
+    /// Whether it ended by itself and well.
+    pub fn is_ok(self) -> bool {
+        self == Self::Code(0)
+    }
+
+    fn of(status: ExitStatus) -> Self {
+        use std::os::unix::process::ExitStatusExt;
+        status.code().map_or_else(|| Self::Signal(status.signal().unwrap_or_default()), Self::Code)
+    }
+}
+
+impl std::fmt::Display for Exit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "ended with exit code {code}"),
+            Self::Signal(signal) => write!(f, "was ended by signal {signal}"),
+            Self::TimedOut => f.write_str("was stopped since its time was up"),
+        }
+    }
+}
+
+/// What a command left.
+#[derive(Debug, Clone)]
+pub struct Finished {
+    /// How it ended.
+    pub exit: Exit,
+    /// What it wrote to standard output.
+    pub stdout: Vec<u8>,
+    /// What it wrote to standard error.
+    pub stderr: Vec<u8>,
+    /// Both, in the order in which they came.
+    pub output: Vec<u8>,
+    /// Whether some of the output was left out.
+    pub cut: bool,
+    /// How long it ran.
+    pub wall: Duration,
+}
+
+impl Finished {
+    /// Standard output as text.
+    pub fn stdout_text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// Standard error as text.
+    pub fn stderr_text(&self) -> String {
+        String::from_utf8_lossy(&self.stderr).into_owned()
+    }
+
+    /// Standard output and error as text.
+    pub fn output_text(&self) -> String {
+        String::from_utf8_lossy(&self.output).into_owned()
+    }
+
+    /// How long it ran, in milliseconds.
+    pub fn wall_ms(&self) -> u64 {
+        self.wall.as_millis() as u64
+    }
+}
+
+/// Why a command could not be run at all.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// There is no command.
+    #[error("the command is empty; name a program")]
+    Empty,
+    /// There is no such program.
+    #[error("the program `{0}` was not found; install it, or correct its name in the configuration")]
+    NotFound(String),
+    /// The file is no program.
+    #[error("`{0}` cannot be executed; make it executable (chmod +x), or name the program that runs it")]
+    NotExecutable(String),
+    /// The folder to run in is not there.
+    #[error("the folder {} is not there, so `{program}` cannot run in it", cwd.display())]
+    NoFolder {
+        /// The program.
+        program: String,
+        /// The folder.
+        cwd: PathBuf,
+    },
+    /// Anything else that the system objects to.
+    #[error("cannot run `{program}`: {source}")]
+    Start {
+        /// The program.
+        program: String,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Kills a whole process group when it is dropped.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = self.0 {
+            // An error means that nobody is left.
+            let _ = killpg(group, signal);
+        }
+    }
+
+    fn kill(mut self) {
+        self.signal(Signal::SIGKILL);
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGKILL);
+    }
+}
+
+/// What the two readers write into.
+struct Captures {
+    stdout: Capture,
+    stderr: Capture,
+    both: Capture,
+}
+
+/// Runs a command to its end. When the future is dropped, the command and everything it started in its group is killed.
+pub async fn run(command: &Command) -> Result<Finished, ProcessError> {
+    let started = Instant::now();
+    let mut child = start(command)?;
+    let group = Group(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
+    let captures = Mutex::new(Captures {
+        stdout: Capture::new(command.limits),
+        stderr: Capture::new(command.limits),
+        both: Capture::new(command.limits),
+    });
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let talk = async {
+        let write = async {
+            if let Some(mut stdin) = stdin {
+                // A command that does not read all of its input is free to do so.
+                let _ = stdin.write_all(&command.stdin).await;
+            }
+        };
+        tokio::join!(write, read(stdout, &captures, |c| &mut c.stdout), read(stderr, &captures, |c| &mut c.stderr),);
+    };
+    tokio::pin!(talk);
+    let mut talked = false;
+    let deadline = tokio::time::sleep(command.timeout);
+    tokio::pin!(deadline);
+    let mut exit = None;
+    let mut wait_error = None;
+    while exit.is_none() {
+        tokio::select! {
+            status = child.wait() => match status {
+                Ok(status) => exit = Some(Exit::of(status)),
+                Err(source) => { wait_error = Some(source); break }
+            },
+            () = &mut talk, if !talked => talked = true,
+            () = &mut deadline => {
+                group.signal(Signal::SIGTERM);
+                let grace = tokio::time::sleep(GRACE);
+                tokio::pin!(grace);
+                loop {
+                    tokio::select! {
+                        _ = child.wait() => break,
+                        () = &mut talk, if !talked => talked = true,
+                        () = &mut grace => break,
+                    }
+                }
+                exit = Some(Exit::TimedOut);
+            }
+        }
+    }
+    group.kill();
+    if let Some(source) = wait_error {
+        return Err(ProcessError::Start { program: program(command), source });
+    }
+    // Reaps a command that outlived SIGTERM; returns at once for every other.
+    let _ = child.wait().await;
+    if !talked {
+        // A process that left the group may hold the pipes open for ever.
+        let _ = tokio::time::timeout(GRACE, &mut talk).await;
+    }
+    let mut captures = captures.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(Finished {
+        exit: exit.unwrap_or(Exit::TimedOut),
+        cut: captures.both.is_cut() || captures.stdout.is_cut(),
+        stdout: captures.stdout.take(),
+        stderr: captures.stderr.take(),
+        output: captures.both.take(),
+        wall: started.elapsed(),
+    })
+}
+
+fn program(command: &Command) -> String {
+    command.argv.first().map(|p| p.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn start(command: &Command) -> Result<tokio::process::Child, ProcessError> {
+    let (name, arguments) = command.argv.split_first().ok_or(ProcessError::Empty)?;
+    let started = tokio::process::Command::new(name)
+        .args(arguments)
+        .current_dir(&command.cwd)
+        .env_clear()
+        .envs(command.env.iter().map(|(k, v)| (k, v)))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn();
+    started.map_err(|source| {
+        let program = program(command);
+        match source.kind() {
+            _ if !command.cwd.is_dir() => ProcessError::NoFolder { program, cwd: command.cwd.clone() },
+            std::io::ErrorKind::NotFound => ProcessError::NotFound(program),
+            std::io::ErrorKind::PermissionDenied => ProcessError::NotExecutable(program),
+            _ if source.raw_os_error() == Some(nix::errno::Errno::ENOEXEC as i32) => {
+                ProcessError::NotExecutable(program)
+            }
+            _ => ProcessError::Start { program, source },
+        }
+    })
+}
+
+async fn read(
+    stream: Option<impl AsyncRead + Unpin>,
+    captures: &Mutex<Captures>,
+    own: fn(&mut Captures) -> &mut Capture,
+) {
+    let Some(mut stream) = stream else { return };
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(n @ 1..) = stream.read(&mut buffer).await {
+        let mut captures = captures.lock().unwrap_or_else(PoisonError::into_inner);
+        own(&mut captures).push(&buffer[..n]);
+        captures.both.push(&buffer[..n]);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! Where a worker keeps its files: mirrors of repositories, and the trees of the jobs that are going on.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use refile_core::TaskId;
+
+use crate::git::{GitError, Mirror, Tree, names, tree};
+use crate::process;
+
+/// A worker's folder. Several processes may share one.
+#[derive(Debug, Clone)]
+pub struct Workspace {
+    dir: PathBuf,
+}
+
+/// What one claim of a job is about; names its tree and its branch.
+#[derive(Debug, Clone, Copy)]
+pub struct Claim<'a> {
+    /// The task.
+    pub task: &'a TaskId,
+    /// The phase.
+    pub phase: &'a str,
+    /// The attempt.
+    pub attempt: u32,
+    /// The claim's fence.
+    pub fence: u64,
+}
+
+impl Claim<'_> {
+    /// The environment of a command that works on this claim: what every command gets, what was asked for, and what
+    /// tells it which attempt it works on.
+    pub fn environment(&self, base: &str, asked: &[String]) -> Vec<(OsString, OsString)> {
+        let mut env = process::environment(asked);
+        let mut set = |name: &str, value: String| env.push((name.into(), value.into()));
+        set("REFILE_TASK_ID", self.task.to_string());
+        set("REFILE_PHASE", self.phase.to_owned());
+        set("REFILE_ATTEMPT", self.attempt.to_string());
+        set("REFILE_BASE", base.to_owned());
+        env
+    }
+
+    /// The attempt branch of this claim.
+    pub fn branch(&self) -> Result<String, GitError> {
+        names::attempt_branch(self.task, self.phase, self.attempt, self.fence)
+    }
+}
+
+/// A repository's address as git can reach it from anywhere: a relative path is one from the configuration's folder.
+pub fn repository(config_dir: &Path, url: &str) -> String {
+    if !names::is_local(url) || url.starts_with("file://") || url.starts_with('-') {
+        return url.to_owned();
+    }
+    let path = config_dir.join(url);
+    path.canonicalize().or_else(|_| std::path::absolute(&path)).unwrap_or(path).to_string_lossy().into_owned()
+}
+
+impl Workspace {
+    /// A worker's folder; it is made where it is missing. What workers left there that died is removed.
+    pub fn open(dir: &Path) -> Result<Self, GitError> {
+        std::fs::create_dir_all(dir).map_err(GitError::folder("make", dir))?;
+        let dir = dir.canonicalize().map_err(GitError::folder("find", dir))?;
+        tree::sweep(&dir.join("trees"));
+        Ok(Self { dir })
+    }
+
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The mirror of a repository.
+    pub async fn mirror(&self, url: &str) -> Result<Mirror, GitError> {
+        Mirror::open(&self.dir.join("mirrors"), url).await
+    }
+
+    /// A new tree for a claim.
+    pub async fn tree(
+        &self,
+        mirror: &Mirror,
+        claim: Claim<'_>,
+        branch: &str,
+        base: &str,
+        start: &str,
+    ) -> Result<Tree, GitError> {
+        let Claim { task, phase, attempt, fence } = claim;
+        // A phase's name may hold a slash; a folder's may not.
+        let name = format!("{task}-{}-{attempt}-{fence}", phase.replace(['/', '\\'], "-"));
+        Tree::check_out(mirror, &self.dir.join("trees").join(name), branch, base, start).await
+    }
+}

@@ -1,0 +1,130 @@
+//! A task in a [`Place`], and what code and land jobs make of it.
+
+use std::path::Path;
+
+use refile_config::schema::{AgentType, PromptDelivery};
+use refile_config::{Agent, Gate, Span};
+use refile_core::decide::submission::{NewTask, Workflow, submit};
+use refile_core::event::Actor;
+use refile_core::task::{Approval, Change};
+use refile_core::{Outcome, Policy, Priority, Task, TaskId, Timestamp};
+use refile_store::artifacts::{Artifacts, Shelf};
+use refile_worker::code::{CodeJob, code};
+use refile_worker::land::{LandJob, land};
+
+use super::Place;
+
+/// An agent that runs a shell script.
+pub fn agent(script: &str) -> Agent {
+    Agent {
+        kind: AgentType::default(),
+        command: vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()],
+        prompt: PromptDelivery::default(),
+        timeout: Span::seconds(60),
+        env: Vec::new(),
+    }
+}
+
+pub fn gate(name: &str, run: &str) -> Gate {
+    Gate { name: name.to_owned(), run: run.to_owned(), timeout: Span::seconds(60), required_change: None }
+}
+
+pub fn task(place: &Place, id: &str) -> Task {
+    let new = NewTask {
+        title: format!("Do {id}"),
+        description: "Do it well.".to_owned(),
+        repository: place.url(),
+        base: "main".to_owned(),
+        priority: Priority::Normal,
+        key: None,
+        labels: Vec::new(),
+        workflow: Workflow::default(),
+    };
+    submit(TaskId::parse(id).unwrap(), new, &Policy::default(), Timestamp(1)).task
+}
+
+pub fn artifacts(place: &Place) -> Artifacts {
+    Artifacts::open("file:artifacts", place.root.path()).unwrap()
+}
+
+pub fn shelf_of(place: &Place, task: &Task, fence: u64) -> Shelf {
+    artifacts(place).shelf(&task.id, "change", 1, fence)
+}
+
+/// One attempt.
+pub struct Try<'a> {
+    pub attempt: u32,
+    pub continue_from: Option<&'a Change>,
+    pub agent: Agent,
+    pub gates: Vec<Gate>,
+    pub keep_going: bool,
+}
+
+impl Try<'_> {
+    pub fn script(script: &str) -> Self {
+        Self { attempt: 1, continue_from: None, agent: agent(script), gates: Vec::new(), keep_going: false }
+    }
+
+    pub async fn run(&self, place: &Place, task: &Task) -> Outcome {
+        let fence = u64::from(self.attempt) * 10;
+        let kept = shelf_of(place, task, fence);
+        code(&CodeJob {
+            workspace: &place.workspace,
+            shelf: &kept,
+            task,
+            phase: "change",
+            attempt: self.attempt,
+            fence,
+            prompt: "Do it well.",
+            continue_from: self.continue_from,
+            agent: &self.agent,
+            gates: &self.gates,
+            keep_going: self.keep_going,
+            config_dir: place.root.path(),
+        })
+        .await
+    }
+
+    /// The change of an attempt that must leave one, with every gate passed.
+    pub async fn change(&self, place: &Place, task: &Task) -> Change {
+        match self.run(place, task).await {
+            Outcome::Coded { change, gates, .. } => {
+                assert!(gates.iter().all(|g| g.passed), "{gates:?}");
+                change
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub fn approval(change: &Change) -> Approval {
+    Approval {
+        by: Actor::Reviewer("strict".to_owned()),
+        attempt: 1,
+        head: change.head.clone(),
+        patch_id: change.patch_id.clone(),
+        overrides_gates: false,
+        landed: None,
+    }
+}
+
+pub async fn land_with(place: &Place, task: &Task, change: &Change, approval: &Approval, gates: &[Gate]) -> Outcome {
+    let shelf = shelf_of(place, task, 90);
+    land(&LandJob {
+        workspace: &place.workspace,
+        shelf: &shelf,
+        task,
+        phase: "change",
+        attempt: 1,
+        fence: 90,
+        approval,
+        change,
+        gates,
+        config_dir: Path::new("/"),
+    })
+    .await
+}
+
+pub async fn land_change(place: &Place, task: &Task, change: &Change) -> Outcome {
+    land_with(place, task, change, &approval(change), &[]).await
+}

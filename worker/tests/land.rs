@@ -1,0 +1,171 @@
+//! Landings on real repositories.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use common::fleet::{Try, approval, gate, land_change, land_with, task};
+use common::{Place, git};
+use refile_core::Outcome;
+use refile_core::failure::FailureKind;
+
+fn landed(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Landed { commit } => commit,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn trailers(place: &Place, id: &str) -> usize {
+    let log = git(&place.origin, &["log", "--format=%(trailers:key=Refile-Task,valueonly)", "main"]);
+    log.lines().filter(|l| *l == id).count()
+}
+
+#[tokio::test]
+async fn an_approved_change_becomes_one_commit() {
+    let place = Place::bare();
+    let mut task = task(&place, "t1");
+    task.title = "A title\n\nRefile-Task: forged".to_owned();
+    let base = place.head("main");
+    let change = Try::script("echo x > new.txt").change(&place, &task).await;
+    let commit = landed(land_change(&place, &task, &change).await);
+    assert_eq!(place.head("main"), commit);
+    assert_eq!(
+        git(&place.origin, &["log", "-1", "--format=%P|%B", "main"]),
+        format!("{base}|A title Refile-Task: forged\n\nRefile-Task: t1\nRefile-Attempt: 1\nReviewed-by: strict")
+    );
+    assert_eq!(place.show("main:new.txt"), "x");
+    assert_eq!(place.branches(), ["main"]);
+    // Once more: a worker that crashed before it could report, or a zombie.
+    assert_eq!(landed(land_change(&place, &task, &change).await), commit);
+    place.commit_on_top();
+    assert_eq!(landed(land_change(&place, &task, &change).await), commit);
+    assert_eq!(trailers(&place, "t1"), 1);
+}
+
+#[tokio::test]
+async fn a_moved_base_with_the_same_patch_lands_after_the_gates_ran_on_the_merge() {
+    let place = Place::bare();
+    let task = task(&place, "t1");
+    let change = Try::script("echo x > new.txt").change(&place, &task).await;
+    place.commit(&[("other.txt", "o\n")]);
+    let gates = [gate("test", "test -f new.txt && test ! -f forbidden.txt")];
+    place.commit(&[("forbidden.txt", "f\n")]);
+    let outcome = land_with(&place, &task, &change, &approval(&change), &gates).await;
+    let Outcome::LandingRejected { gate: failed } = outcome else { panic!("{outcome:?}") };
+    assert_eq!((failed.name.as_str(), failed.passed), ("test", false));
+    assert_eq!(trailers(&place, "t1"), 0);
+
+    let base = place.commit(&[("forbidden.txt", "")]);
+    landed(land_with(&place, &task, &change, &approval(&change), &gates).await);
+    assert_eq!(git(&place.origin, &["rev-parse", "main^"]), base);
+    assert_eq!((place.show("main:other.txt"), place.show("main:new.txt")), ("o".to_owned(), "x".to_owned()));
+}
+
+#[tokio::test]
+async fn a_person_may_override_the_gates() {
+    let place = Place::bare();
+    let task = task(&place, "t1");
+    let change = Try::script("echo x > new.txt").change(&place, &task).await;
+    place.commit(&[("other.txt", "o\n")]);
+    let approval = refile_core::task::Approval { overrides_gates: true, ..approval(&change) };
+    landed(land_with(&place, &task, &change, &approval, &[gate("test", "false")]).await);
+}
+
+#[tokio::test]
+async fn a_real_conflict_is_rejected_with_the_files() {
+    let place = Place::bare();
+    let task = task(&place, "t1");
+    let change = Try::script("echo mine > b.txt").change(&place, &task).await;
+    let base = place.commit(&[("b.txt", "theirs\n")]);
+    let outcome = land_change(&place, &task, &change).await;
+    let Outcome::LandingRejected { gate } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(gate.name, "merge_conflict");
+    assert!(gate.output.contains("- b.txt"), "{}", gate.output);
+    assert_eq!(place.head("main"), base);
+}
+
+#[tokio::test]
+async fn a_merge_that_is_another_diff_is_reviewed_again() {
+    let place = Place::bare();
+    let task = task(&place, "t1");
+    // Both make the same change to one line; what is left of the attempt's diff is less than was approved.
+    let change = Try::script("sed -i s/one/ONE/ a.txt; sed -i s/nine/NINE/ a.txt").change(&place, &task).await;
+    let base = place.commit(&[("a.txt", "ONE\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\n")]);
+    let outcome = land_change(&place, &task, &change).await;
+    let Outcome::Rebased { change: rebased } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(rebased.base_commit, base);
+    assert_eq!(rebased.branch, "refile/t1/change/1-90");
+    assert_eq!(place.head(&rebased.branch), rebased.head);
+    assert_ne!(rebased.patch_id, change.patch_id);
+    assert_eq!(place.head("main"), base);
+    landed(land_change(&place, &task, &rebased).await);
+    assert!(place.show("main:a.txt").contains("NINE"));
+}
+
+#[tokio::test]
+async fn a_change_that_the_base_already_holds_is_an_empty_diff() {
+    let place = Place::bare();
+    let task = task(&place, "t1");
+    let change = Try::script("echo new > b.txt").change(&place, &task).await;
+    place.commit(&[("b.txt", "new\n")]);
+    let outcome = land_change(&place, &task, &change).await;
+    assert!(matches!(&outcome, Outcome::LandingRejected { gate } if gate.name == "empty_diff"), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn what_was_not_approved_does_not_land() {
+    let place = Place::bare();
+    let task = task(&place, "t1");
+    let base = place.head("main");
+    let change = Try::script("echo x > new.txt").change(&place, &task).await;
+    let mut other = approval(&change);
+    other.patch_id = "0".repeat(40);
+    let outcome = land_with(&place, &task, &change, &other, &[]).await;
+    assert!(matches!(&outcome, Outcome::LandingFailed { failure } if failure.kind == FailureKind::Repository));
+    git(&place.origin, &["update-ref", &format!("refs/heads/{}", change.branch), "main"]);
+    let outcome = land_change(&place, &task, &change).await;
+    let Outcome::LandingFailed { failure } = outcome else { panic!("{outcome:?}") };
+    assert!(failure.detail.contains("what was approved is"), "{failure}");
+    assert_eq!(place.head("main"), base);
+}
+
+#[tokio::test]
+async fn landings_at_the_same_time_all_land_exactly_once() {
+    let place = Place::bare();
+    let mut work = Vec::new();
+    for id in ["t1", "t2", "t3"] {
+        let task = task(&place, id);
+        let change = Try::script(&format!("echo {id} > {id}.txt")).change(&place, &task).await;
+        // Each twice: the second is a zombie.
+        work.extend([(task.clone(), change.clone()), (task, change)]);
+    }
+    let landings = work.iter().map(|(task, change)| land_change(&place, task, change));
+    for outcome in futures::future::join_all(landings).await {
+        // A zombie may find its branch tidied away by the one that landed; it must never land a second time.
+        assert!(matches!(outcome, Outcome::Landed { .. } | Outcome::LandingFailed { .. }), "{outcome:?}");
+    }
+    for id in ["t1", "t2", "t3"] {
+        assert_eq!(trailers(&place, id), 1, "{id}");
+        assert_eq!(place.show(&format!("main:{id}.txt")), id);
+    }
+}
+
+#[tokio::test]
+async fn a_checked_out_base_is_brought_along_where_it_is_clean() {
+    let place = Place::new();
+    let task = task(&place, "t1");
+    let change = Try::script("echo x > new.txt; rm b.txt").change(&place, &task).await;
+    std::fs::write(place.origin.join("a.txt"), "work in progress\n").unwrap();
+    let outcome = land_change(&place, &task, &change).await;
+    let Outcome::LandingFailed { failure } = outcome else { panic!("{outcome:?}") };
+    assert!(failure.detail.contains("commit or stash them there"), "{failure}");
+    assert_eq!(std::fs::read_to_string(place.origin.join("a.txt")).unwrap(), "work in progress\n");
+    assert_eq!(trailers(&place, "t1"), 0);
+
+    git(&place.origin, &["checkout", "-q", "a.txt"]);
+    landed(land_change(&place, &task, &change).await);
+    assert_eq!(std::fs::read_to_string(place.origin.join("new.txt")).unwrap(), "x\n");
+    assert!(!place.origin.join("b.txt").exists());
+    assert_eq!(git(&place.origin, &["status", "--porcelain"]), "");
+}
