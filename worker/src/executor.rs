@@ -5,7 +5,7 @@ use refile_core::policy::ContinueFrom;
 use refile_core::prompt::prompt;
 use refile_core::task::{Job, Review, Usage};
 use refile_core::verdict::Verdict;
-use refile_core::{Outcome, Phase, Queue};
+use refile_core::{Outcome, Phase, Queue, Timestamp};
 use refile_store::Claim;
 use refile_store::artifacts::Shelf;
 
@@ -56,4 +56,74 @@ async fn attempt(worker: &Worker, claim: &Claim, phase: &Phase, shelf: &Shelf, n
         config_dir: &config.dir,
     })
     .await
+}
+
+async fn opinion(worker: &Worker, claim: &Claim, phase: &Phase, shelf: &Shelf, name: &str) -> Outcome {
+    let config = &worker.config;
+    let Some(reviewer) = config.reviewers.get(name) else {
+        return cannot(claim, format!("this worker's configuration has no [reviewers.{name}]"));
+    };
+    let Some((attempt, change)) = phase.attempt().and_then(|a| Some((a, a.change.as_ref()?))) else {
+        return cannot(claim, "the attempt has no change to review".to_owned());
+    };
+    review(&ReviewJob {
+        workspace: &worker.workspace,
+        shelf,
+        task: &claim.task,
+        phase: &phase.name,
+        attempt: claim.attempt,
+        fence: claim.lease.fence,
+        change,
+        gates: &attempt.gates,
+        previous_required_change: phase.leading_rejection().map(|r| r.required_change.as_str()),
+        name,
+        reviewer,
+        providers: &config.providers,
+        client: &worker.client,
+        config_dir: &config.dir,
+    })
+    .await
+}
+
+async fn landing(worker: &Worker, claim: &Claim, phase: &Phase, shelf: &Shelf) -> Outcome {
+    let change = phase.attempt().and_then(|a| a.change.as_ref());
+    let (Some(approval), Some(change)) = (phase.approval.as_ref(), change) else {
+        return cannot(claim, "nothing was approved".to_owned());
+    };
+    land(&LandJob {
+        workspace: &worker.workspace,
+        shelf,
+        task: &claim.task,
+        phase: &phase.name,
+        attempt: claim.attempt,
+        fence: claim.lease.fence,
+        approval,
+        change,
+        gates: &worker.config.gates,
+        config_dir: &worker.config.dir,
+    })
+    .await
+}
+
+/// The outcome of a job that this worker cannot do. Not charged; after some tries a person is asked.
+fn cannot(claim: &Claim, why: String) -> Outcome {
+    let failure = Failure::new(FailureKind::Configuration, why);
+    match claim.queue {
+        Queue::Code => Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage: Usage::default() },
+        Queue::Land => Outcome::LandingFailed { failure },
+        Queue::Review => Outcome::Reviewed(Review {
+            reviewer: match claim.task.phase(&claim.lease.phase).and_then(|p| p.job.as_ref()) {
+                Some(Job::Review { reviewer }) => reviewer.clone(),
+                _ => "unknown".to_owned(),
+            },
+            at: Timestamp::default(),
+            head: String::new(),
+            verdict: Verdict::retry(failure.to_string()),
+            failure: Some(failure),
+            reply: None,
+            prompt_digest: None,
+            usage: Usage::default(),
+            members: Vec::new(),
+        }),
+    }
 }

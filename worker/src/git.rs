@@ -17,7 +17,7 @@ pub mod tree;
 pub mod change;
 
 pub use change::Merge;
-pub use mirror::{Expected, Mirror, Push};
+pub use mirror::{Expected, Mirror, Push, require_branch};
 pub use tree::Tree;
 
 use refile_core::failure::{Failure, FailureKind};

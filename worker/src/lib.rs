@@ -13,6 +13,11 @@
 //! - [`llm`]: the providers' wire formats
 //! - [`review`](mod@review): a `review` job from the change to its outcome
 //! - [`land`](mod@land): a `land` job: an approved change becomes one commit on the base branch
+//!
+//! And what runs them:
+//! - [`executor`]: a claimed job, made into values for the parts above
+//! - [`pool`]: the claim loop: leases, heartbeats, shutdown
+//! - [`service`]: a worker as a process
 
 pub mod process;
 pub mod git;
@@ -24,3 +29,6 @@ pub mod judge;
 pub mod llm;
 pub mod review;
 pub mod land;
+pub mod executor;
+pub mod pool;
+pub mod service;

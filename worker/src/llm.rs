@@ -16,6 +16,7 @@ use refile_config::Provider;
 use refile_config::schema::ProviderKind;
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::task::Usage;
+use refile_telemetry::Metrics;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
@@ -45,6 +46,8 @@ pub struct Message {
 /// A question to a model.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
+    /// The provider's name, for the metrics.
+    pub provider: &'a str,
     /// The model.
     pub model: &'a str,
     /// What it is told about its task.
@@ -77,6 +80,7 @@ struct Read {
 #[derive(Debug, Clone)]
 pub struct Client {
     http: reqwest::Client,
+    metrics: Option<Metrics>,
 }
 
 impl Client {
@@ -88,8 +92,14 @@ impl Client {
             .connect_timeout(Duration::from_secs(20))
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .map(|http| Self { http })
+            .map(|http| Self { http, metrics: None })
             .map_err(|error| Failure::new(FailureKind::Configuration, format!("no HTTP client can be made: {error}")))
+    }
+
+    /// The same client, which counts its calls.
+    #[must_use]
+    pub fn with_metrics(self, metrics: &Metrics) -> Self {
+        Self { metrics: Some(metrics.clone()), ..self }
     }
 
     /// Asks a model.
@@ -108,7 +118,11 @@ impl Client {
             cost_micros: 0,
             wall_ms: started.elapsed().as_millis() as u64,
         };
-        Answer { text: read.text, usage }
+        let answer = Answer { text: read.text, usage };
+        if let Some(metrics) = &self.metrics {
+            count(metrics, question, &answer);
+        }
+        answer
     }
 
     /// One request, and the object that came back.
@@ -153,6 +167,17 @@ impl Client {
         })?;
         let is_error = reply.get("error").is_some_and(|e| !e.is_null());
         if is_error { Err(failed(&body)) } else { Ok(reply) }
+    }
+}
+
+/// Counts a call. A model that nobody configured cannot be called, so the labels are bounded.
+fn count(metrics: &Metrics, question: &Question<'_>, answer: &Answer) {
+    let (provider, model) = (question.provider, question.model);
+    let result = answer.text.as_ref().map_or_else(|failure| failure.kind.as_str(), |_| "ok");
+    metrics.llm_requests.with_label_values(&[provider, model, result]).inc();
+    metrics.llm_seconds.with_label_values(&[provider, model]).observe(answer.usage.wall_ms as f64 / 1_000.0);
+    for (direction, tokens) in [("input", answer.usage.input_tokens), ("output", answer.usage.output_tokens)] {
+        metrics.llm_tokens.with_label_values(&[provider, model, direction]).inc_by(tokens);
     }
 }
 

@@ -37,7 +37,10 @@ pub async fn run(worker: Arc<Worker>, shutdown: CancellationToken) {
     let grace = worker.config.workers.grace.0;
     if tokio::time::timeout(grace, async { while jobs.join_next().await.is_some() {} }).await.is_err() {
         let left: Vec<Lease> = locked(&running).keys().cloned().collect();
-        tracing::warn!(jobs = left.len(), "the grace period is over: running jobs are stopped and given back, uncharged");
+        tracing::warn!(
+            jobs = left.len(),
+            "the grace period is over: running jobs are stopped and given back, uncharged"
+        );
         jobs.shutdown().await;
         if let Err(error) = worker.store.release(&left).await {
             tracing::warn!(%error, "could not give jobs back; they are redelivered when their leases run out");
@@ -115,7 +118,9 @@ async fn job(worker: Arc<Worker>, running: Running, claim: Claim, permit: Option
     };
     worker.metrics.job_duration.with_label_values(&[queue]).observe(started.elapsed().as_secs_f64());
     match done {
-        None => tracing::warn!(%task, phase, attempt, queue, "the lease is gone: the job was stopped, nobody is charged"),
+        None => {
+            tracing::warn!(%task, phase, attempt, queue, "the lease is gone: the job was stopped, nobody is charged");
+        }
         Some(outcome) => {
             let report = Report { lease: lease.clone(), outcome };
             tokio::select! { () = lost.cancelled() => {}, () = hand_in(&worker, &report, attempt) => {} }
@@ -135,7 +140,9 @@ async fn hand_in(worker: &Worker, report: &Report, attempt: u32) {
             Ok(results) if results == [Reported::Accepted] => {
                 return tracing::info!(%task, phase, attempt, outcome = word(outcome), "reported");
             }
-            Ok(_) => return tracing::warn!(%task, phase, attempt, "the job went to somebody else: the outcome is dropped"),
+            Ok(_) => {
+                return tracing::warn!(%task, phase, attempt, "the job went to somebody else: the outcome is dropped");
+            }
             Err(error) if error.is_transient() => {
                 if !was_away {
                     tracing::error!(%task, phase, attempt, %error, "cannot report; trying on, nothing is lost");

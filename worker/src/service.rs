@@ -13,6 +13,7 @@ use refile_telemetry::{Health, Metrics, logging, process};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::llm::Client;
 use crate::pool;
 use crate::workspace::Workspace;
 
@@ -46,6 +47,8 @@ pub struct Worker {
     pub artifacts: Artifacts,
     /// Where mirrors and trees lie.
     pub workspace: Workspace,
+    /// The client for models.
+    pub client: Client,
     /// What this process counts.
     pub metrics: Metrics,
     /// Whether it is alive and ready.
@@ -105,6 +108,7 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
         store: refile_store::open(&config.store, &config.dir, options).await?,
         artifacts: Artifacts::open(&config.artifacts, &config.dir)?,
         workspace: Workspace::open(&config.path(&config.workers.dir))?,
+        client: Client::new()?.with_metrics(&metrics),
         config: Arc::new(config),
         metrics,
         health: Health::default(),

@@ -15,7 +15,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 async fn ask(provider: &refile_config::Provider, timeout: Duration) -> Answer {
     let messages = [("one", Role::User), ("two", Role::Assistant), ("three", Role::User)];
     let messages = messages.map(|(text, role)| Message { role, text: text.to_owned() });
-    let question = Question { model: "m-1", system: "Be brief.", messages: &messages, max_tokens: 99, timeout };
+    let question =
+        Question { provider: "p", model: "m-1", system: "Be brief.", messages: &messages, max_tokens: 99, timeout };
     Client::new().unwrap().ask(provider, &question).await
 }
 

@@ -5,7 +5,9 @@ use refile_worker::service::{Arguments, Role, serve};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let command = Arguments::command().name("refile-coder").about("Makes attempts and lands approved changes. Any number may run on one store.");
+    let command = Arguments::command()
+        .name("refile-coder")
+        .about("Makes attempts and lands approved changes. Any number may run on one store.");
     let arguments = Arguments::from_arg_matches(&command.get_matches())?;
     serve(Role::Coder, arguments).await
 }

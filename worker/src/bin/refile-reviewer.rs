@@ -5,7 +5,8 @@ use refile_worker::service::{Arguments, Role, serve};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let command = Arguments::command().name("refile-reviewer").about("Judges attempts. Any number may run on one store.");
+    let command =
+        Arguments::command().name("refile-reviewer").about("Judges attempts. Any number may run on one store.");
     let arguments = Arguments::from_arg_matches(&command.get_matches())?;
     serve(Role::Reviewer, arguments).await
 }

@@ -45,6 +45,21 @@ fn short_hash(text: &str) -> String {
     })
 }
 
+/// Holds that a repository is there and has a branch. Nothing of it is copied.
+pub async fn require_branch(url: &str, branch: &str) -> Result<(), GitError> {
+    names::branch(branch)?;
+    let folder = tempfile::tempdir().map_err(GitError::folder("make", &std::env::temp_dir()))?;
+    let mirror = Mirror::open(folder.path(), url).await?;
+    let branches = match mirror.branches("").await {
+        Ok(branches) => branches,
+        Err(error) => return Err(mirror.explain(error, branch).await),
+    };
+    if branches.iter().any(|b| b == branch) {
+        return Ok(());
+    }
+    Err(GitError::NoBranch { url: mirror.shown(), branch: branch.to_owned(), branches })
+}
+
 impl Mirror {
     /// The mirror of a repository in this folder; it is made where it is missing. Nothing is fetched yet.
     pub async fn open(folder: &Path, url: &str) -> Result<Self, GitError> {

@@ -81,6 +81,7 @@ pub async fn ask(
     let mut messages = vec![Message { role: Role::User, text: packet.text.clone() }];
     for is_last in [false, true] {
         let question = Question {
+            provider: reviewer.provider.as_deref().unwrap_or_default(),
             model,
             system: &system,
             messages: &messages,

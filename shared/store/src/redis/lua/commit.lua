@@ -6,8 +6,9 @@
 -- Result for each: {what, task}; what: a applied, s stale, c conflict, e there already
 
 local function stale(receipt)
-  acknowledge_outcome(receipt)
-  count('stale_outcomes_total', 1)
+  if acknowledge_outcome(receipt) then
+    count('stale_outcomes_total', 1)
+  end
   return 's'
 end
 

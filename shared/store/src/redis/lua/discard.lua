@@ -4,7 +4,8 @@
 -- Result how many
 
 for _, id in ipairs(ARGV) do
-  acknowledge_outcome(id)
-  count('stale_outcomes_total', 1)
+  if acknowledge_outcome(id) then
+    count('stale_outcomes_total', 1)
+  end
 end
 return #ARGV

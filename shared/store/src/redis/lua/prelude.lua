@@ -67,9 +67,10 @@ local function acknowledge_job(key, entry)
   redis.call('XDEL', key, entry)
 end
 
+-- Tells whether it was still there.
 local function acknowledge_outcome(id)
   redis.call('XACK', P .. 'outcomes', 'c', id)
-  redis.call('XDEL', P .. 'outcomes', id)
+  return redis.call('XDEL', P .. 'outcomes', id) == 1
 end
 
 -- Takes a job out of wherever it is. The caller gives it its new place and stores it.
