@@ -49,6 +49,7 @@ macro_rules! engine {
                 pages_show_each_task_once,
                 a_filter_finds_what_is_meant,
                 events_follow_a_cursor,
+                the_event_log_keeps_the_newest,
                 a_process_is_seen_until_it_leaves,
                 statistics_are_true,
                 a_sound_store_passes_its_check);

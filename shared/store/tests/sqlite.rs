@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use refile_store::{Filter, SqliteStore, Store, StoreError};
+use refile_store::{Filter, Presence, SqliteStore, Store, StoreError};
 use rusqlite::Connection;
 use suite::kit::{LONG, add, claim, new_task, submission};
 
@@ -88,6 +88,21 @@ async fn a_lost_file_is_reported_once_and_the_store_goes_on() {
     assert!(matches!(&lost, StoreError::LostData { what, .. } if what.contains("another file")), "{lost}");
     store.check().await.unwrap();
     assert_eq!(tasks(&store).await, 2);
+}
+
+#[tokio::test]
+async fn a_process_that_fell_silent_is_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fleet.db");
+    let store = open(&path);
+    for id in ["silent", "lives"] {
+        let (role, host) = ("coder".to_owned(), "host".to_owned());
+        store.presence(&Presence { id: id.to_owned(), role, host, pid: 1, running: 0 }, false).await.unwrap();
+    }
+    let conn = Connection::open(&path).unwrap();
+    conn.execute("UPDATE workers SET seen = seen - 61000 WHERE id = 'silent'", []).unwrap();
+    let workers = store.stats().await.unwrap().workers;
+    assert_eq!(workers.iter().map(|w| w.id.as_str()).collect::<Vec<_>>(), ["lives"]);
 }
 
 #[tokio::test]

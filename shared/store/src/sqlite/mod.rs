@@ -127,7 +127,7 @@ impl Store for SqliteStore {
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claim>> {
-        let deadline = Instant::now() + request.wait;
+        let deadline = end_of(request.wait);
         let _waiting = (!request.wait.is_zero()).then(|| self.0.bell.wait());
         loop {
             // Interest is registered before looking, so that nothing is missed in between.
@@ -161,7 +161,7 @@ impl Store for SqliteStore {
     }
 
     async fn take_outcomes(&self, request: &TakeRequest) -> Result<Vec<Taken>> {
-        let deadline = Instant::now() + request.wait;
+        let deadline = end_of(request.wait);
         let _waiting = (!request.wait.is_zero()).then(|| self.0.bell.wait());
         loop {
             let mut rung = std::pin::pin!(self.0.bell.outcomes.notified());
@@ -265,6 +265,8 @@ impl Store for SqliteStore {
             }
         };
         *self.0.id.lock().unwrap_or_else(PoisonError::into_inner) = id;
+        // One may have opened what lay there in between.
+        self.0.readers.close();
         let what = match found {
             Some(_) => "another file lies in its place".to_owned(),
             None => "the file is gone; an empty one was made".to_owned(),
@@ -337,6 +339,11 @@ fn make_folder(path: &Path) -> std::io::Result<()> {
         std::fs::write(folder.join(".gitignore"), "*\n")?;
     }
     Ok(())
+}
+
+/// When a wait is over that starts now. A day stands for longer ones: whoever waits may ask again.
+fn end_of(wait: Duration) -> Instant {
+    Instant::now() + wait.min(Duration::from_hours(24))
 }
 
 fn now() -> u64 {

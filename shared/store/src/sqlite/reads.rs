@@ -1,7 +1,7 @@
 //! What changes nothing, or nothing about tasks: reading, listing, statistics, pauses, presence.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use refile_core::decide::Notice;
 use refile_core::{Task, TaskId, Timestamp};
@@ -20,26 +20,43 @@ const FORGOTTEN_MS: u64 = 60_000;
 
 /// Connections that read, at most so many as ever read at once.
 #[derive(Default)]
-pub(super) struct Readers(Mutex<Vec<Connection>>);
+pub(super) struct Readers(Mutex<Pool>);
+
+#[derive(Default)]
+struct Pool {
+    idle: Vec<Connection>,
+    /// How often the file was opened again: a connection from before must not come back.
+    generation: u64,
+}
 
 impl Readers {
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reads in one transaction: everything is of the same moment.
     pub(super) fn read<T>(&self, path: &Path, read: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
-        let pooled = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut conn = match pooled {
+        let (idle, generation) = {
+            let mut pool = self.pool();
+            (pool.idle.pop(), pool.generation)
+        };
+        let mut conn = match idle {
             Some(conn) => conn,
             None => schema::open_reader(path)?,
         };
-        let result = conn.transaction().and_then(|tx| read(&tx));
-        if result.is_ok() {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(conn);
+        let result = conn.transaction().and_then(|tx| read(&tx))?;
+        let mut pool = self.pool();
+        if pool.generation == generation {
+            pool.idle.push(conn);
         }
-        result
+        Ok(result)
     }
 
-    /// Closes those that read nothing now.
+    /// Lets go of the file that lay at the path so far.
     pub(super) fn close(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let mut pool = self.pool();
+        pool.idle.clear();
+        pool.generation += 1;
     }
 }
 
@@ -146,7 +163,7 @@ fn number(conn: &Connection, sql: &str) -> Result<u64> {
 }
 
 /// The event log after a cursor. Lines that this version of the program cannot read are left out.
-pub(super) fn events(conn: &Connection, after: u64, max: usize) -> Result<Vec<LoggedEvent>> {
+pub(super) fn events(conn: &Connection, after: i64, max: usize) -> Result<Vec<LoggedEvent>> {
     let mut statement = conn.prepare_cached("SELECT id, at, task, notice FROM events WHERE id > ?1 ORDER BY id")?;
     let mut rows = statement.query([after])?;
     let mut events = Vec::new();

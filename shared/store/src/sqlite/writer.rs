@@ -295,3 +295,28 @@ fn now() -> (u64, u64) {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (since.as_millis() as u64, since.as_micros() as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_fails_leaves_nothing_and_harms_no_neighbour() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fleet.db");
+        let writer = Writer::start(path.clone(), Arc::default()).ok().unwrap().0;
+        let insert = |tx: &Tx<'_>, key| tx.conn.execute("INSERT INTO counts VALUES (?1, 1)", [key]);
+        let (first, bad, last) = tokio::join!(
+            writer.write(move |tx| insert(tx, "first")),
+            writer.write(move |tx| insert(tx, "half").and_then(|_| tx.conn.execute("nonsense", []))),
+            writer.write(move |tx| insert(tx, "last")),
+        );
+        assert_eq!(first.unwrap().unwrap(), 1);
+        assert!(bad.unwrap().unwrap_err().to_string().contains("nonsense"));
+        assert_eq!(last.unwrap().unwrap(), 1);
+        let conn = schema::open_reader(&path).unwrap();
+        let keys =
+            super::super::sql::all(&conn, "SELECT key FROM counts ORDER BY key", [], |row| row.get::<_, String>(0));
+        assert_eq!(keys.unwrap(), ["first", "last"]);
+    }
+}

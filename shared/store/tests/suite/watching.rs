@@ -1,7 +1,7 @@
 //! What those who watch are promised: lists, events, presence, statistics.
 
-use refile_core::decide::What;
 use refile_core::decide::submission::NewTask;
+use refile_core::decide::{Notice, What};
 use refile_core::{Policy, Priority, Queue, TaskState};
 use refile_store::{Committed, Filter, Presence};
 
@@ -95,6 +95,26 @@ pub(crate) async fn events_follow_a_cursor(harness: &impl Harness) {
     let later = other.events(&cursor, 100).await.unwrap();
     let told: Vec<_> = later.iter().map(|e| (e.task.as_str(), e.notice.what)).collect();
     assert_eq!(told, [("a", What::Decided), ("a", What::Finished)]);
+}
+
+pub(crate) async fn the_event_log_keeps_the_newest(harness: &impl Harness) {
+    let store = harness.store().await;
+    let batch: Vec<_> = (0..120)
+        .map(|n| {
+            let mut long = submission(&format!("t{n}"), new_task("t"));
+            let notice = long.notices[0].clone();
+            long.notices = (0..100).map(|m| Notice { detail: format!("{n}.{m}"), ..notice.clone() }).collect();
+            long
+        })
+        .collect();
+    for some in batch.chunks(10) {
+        store.submit(some).await.unwrap();
+    }
+    let kept = store.events("", 20_000).await.unwrap();
+    assert!((10_000..11_000).contains(&kept.len()), "{} lines are kept", kept.len());
+    let oldest = 12_000 - kept.len();
+    let expected = (oldest..12_000).map(|n| format!("{}.{}", n / 100, n % 100));
+    assert!(kept.iter().map(|e| &e.notice.detail).eq(&expected.collect::<Vec<_>>()), "the newest, without a gap");
 }
 
 pub(crate) async fn a_process_is_seen_until_it_leaves(harness: &impl Harness) {
