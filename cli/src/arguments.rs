@@ -7,7 +7,11 @@ use refile_core::{Priority, TaskState};
 
 /// A fleet of coding agents in which a rejection leads the next attempt.
 #[derive(Debug, Parser)]
-#[command(name = "refile", version, after_help = "Exit status: 0 done, 1 failed, 2 wrong use, 3 done but something waits for a person.")]
+#[command(
+    name = "refile",
+    version,
+    after_help = "Exit status: 0 done, 1 failed, 2 wrong use, 3 done but something waits for a person."
+)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     pub(crate) global: Global,

@@ -16,10 +16,8 @@ pub(crate) fn show(context: &Context) -> anyhow::Result<Ended> {
         line.value = url.into();
     }
     if context.json {
-        let values: Vec<_> = lines
-            .iter()
-            .map(|l| json!({ "key": l.key, "value": l.value, "source": l.source.to_string() }))
-            .collect();
+        let values: Vec<_> =
+            lines.iter().map(|l| json!({ "key": l.key, "value": l.value, "source": l.source.to_string() })).collect();
         output::json(&values)?;
         return Ok(Ended::Done);
     }

@@ -110,7 +110,11 @@ async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Resu
     output::line(format!("\n{}", untrusted(&escalation.detail)));
     if let Some(phase) = task.phase(&escalation.phase) {
         let heading = format!("--- what attempt {} started with", phase.attempt_number());
-        output::line(format!("\n{}\n{}", styled(DIM, heading), untrusted(&prompt(&task, phase, context.config.carry()))));
+        output::line(format!(
+            "\n{}\n{}",
+            styled(DIM, heading),
+            untrusted(&prompt(&task, phase, context.config.carry()))
+        ));
     }
     let id = &escalation.id;
     output::line(format!(

@@ -17,7 +17,9 @@ pub(crate) async fn log(context: &Context, store: &dyn Store, arguments: &LogArg
     let jobs = store.jobs(&task.id).await?;
     let detail = view::detail(&task, jobs, context.config.carry());
     if context.json {
-        output::json(&json!({ "id": detail.summary.id, "attempts": detail.attempts, "escalations": detail.escalations }))?;
+        output::json(
+            &json!({ "id": detail.summary.id, "attempts": detail.attempts, "escalations": detail.escalations }),
+        )?;
         return Ok(Ended::Done);
     }
     let whole = if arguments.full { Some(context.artifacts()?) } else { None };
@@ -85,7 +87,10 @@ fn print_review(review: &Review) {
         None => {
             let verdict = &review.verdict;
             let said = untrusted(&verdict.critique);
-            output::line(format!("  review by {}: {} (confidence {:.2})", review.reviewer, verdict.verdict, verdict.conf));
+            output::line(format!(
+                "  review by {}: {} (confidence {:.2})",
+                review.reviewer, verdict.verdict, verdict.conf
+            ));
             for line in said.lines() {
                 output::line(format!("    {line}"));
             }

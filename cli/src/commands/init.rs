@@ -101,7 +101,10 @@ command = ["python3", "review.py"]
     for (file, gate, run) in GUESSES {
         if dir.join(file).exists() && !named.contains(gate) {
             named.push(gate);
-            text.push_str(&format!("\n[[gates]]                    # guessed from {file}\nname = \"{gate}\"\nrun = {}\n", toml_string(run)));
+            text.push_str(&format!(
+                "\n[[gates]]                    # guessed from {file}\nname = \"{gate}\"\nrun = {}\n",
+                toml_string(run)
+            ));
         }
     }
     if named.is_empty() {

@@ -59,7 +59,10 @@ fn from_arguments(arguments: &SubmitArguments) -> anyhow::Result<TaskRequest> {
     let description = match arguments.description.as_deref() {
         Some("-") => {
             let mut text = String::new();
-            std::io::stdin().lock().read_to_string(&mut text).context("cannot read the description from standard input")?;
+            std::io::stdin()
+                .lock()
+                .read_to_string(&mut text)
+                .context("cannot read the description from standard input")?;
             text
         }
         other => other.unwrap_or_default().to_owned(),

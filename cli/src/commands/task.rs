@@ -82,7 +82,11 @@ async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Resu
         return Ok(Ended::Done);
     }
     output::line(format!("{}  {}", styled(BOLD, &task.id), untrusted(&task.title)));
-    output::line(format!("{}, submitted {} UTC", styled(state_style(task.state), task.state), output::time(task.submitted_at)));
+    output::line(format!(
+        "{}, submitted {} UTC",
+        styled(state_style(task.state), task.state),
+        output::time(task.submitted_at)
+    ));
     output::line(format!("{} ({})", untrusted(&task.repository), untrusted(&task.base)));
     if let Some(commit) = &detail.landed {
         output::line(format!("landed as {commit}"));
@@ -139,7 +143,10 @@ async fn diff(context: &Context, store: &dyn Store, arguments: &DiffArguments) -
         bail!("task {} has no such attempt with a change; `refile task show {}` lists its attempts", task.id, task.id);
     };
     let Some(diff) = context.artifacts()?.get(name).await? else {
-        bail!("the diff {name} is not in the artifact store {}; is it the one that the workers use?", context.config.artifacts);
+        bail!(
+            "the diff {name} is not in the artifact store {}; is it the one that the workers use?",
+            context.config.artifacts
+        );
     };
     if context.json {
         output::json(&json!({ "task": task.id, "diff": String::from_utf8_lossy(&diff) }))?;
@@ -160,12 +167,8 @@ async fn cancel(context: &Context, store: &dyn Store, given: &str) -> anyhow::Re
 async fn retry(context: &Context, store: &dyn Store, given: &str) -> anyhow::Result<Ended> {
     let task = find_task(store, given).await?;
     if let Some(open) = task.open_escalations().last().filter(|_| task.state == TaskState::Escalated) {
-        let event = Event::Decided {
-            escalation: open.id.clone(),
-            decision: PersonDecision::Retry,
-            by: user(),
-            note: None,
-        };
+        let event =
+            Event::Decided { escalation: open.id.clone(), decision: PersonDecision::Retry, by: user(), note: None };
         let task = apply(store, &context.config.policy(), &task.id, &event).await?;
         return say(context, &task);
     }
@@ -187,7 +190,12 @@ async fn retry(context: &Context, store: &dyn Store, given: &str) -> anyhow::Res
     if context.json {
         output::json(&json!({ "id": id, "retry_of": task.id }))?;
     } else {
-        output::line(format!("task {} is {} and stays so; submitted again as {}", task.id, task.state, styled(BOLD, id)));
+        output::line(format!(
+            "task {} is {} and stays so; submitted again as {}",
+            task.id,
+            task.state,
+            styled(BOLD, id)
+        ));
     }
     Ok(Ended::Done)
 }

@@ -1,0 +1,2 @@
+bin/greet > out
+printf 'Hello\n' | cmp - out

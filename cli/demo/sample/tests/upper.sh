@@ -1,0 +1,2 @@
+printf 'abc\n' | bin/upper > out
+printf 'ABC\n' | cmp - out

@@ -1,0 +1,114 @@
+//! Coordinator, coders and reviewers in this process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use refile_config::Config;
+use refile_coordinator::Coordinator;
+use refile_core::TaskState;
+use refile_core::count::Count;
+use refile_store::artifacts::Artifacts;
+use refile_store::{Stats, Store, StoreError};
+use refile_telemetry::{Health, Metrics, process};
+use refile_worker::llm::Client;
+use refile_worker::pool;
+use refile_worker::service::{Role, Worker, require_ready};
+use refile_worker::workspace::Workspace;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// How often it is looked whether work is left.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// A fleet that runs.
+pub(crate) struct Fleet {
+    store: Arc<dyn Store>,
+    parts: JoinSet<()>,
+    shutdown: CancellationToken,
+}
+
+/// What a fleet is made of.
+pub(crate) struct Parts {
+    pub(crate) config: Arc<Config>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) artifacts: Artifacts,
+    pub(crate) metrics: Metrics,
+}
+
+/// Holds that the fleet could do its work: agents and reviewers are configured and there.
+pub(crate) fn require(config: &Config) -> anyhow::Result<()> {
+    require_ready(config, Role::Coder)?;
+    require_ready(config, Role::Reviewer)
+}
+
+impl Fleet {
+    /// Starts every part. With `serve` the coordinator's API is served; gives its address.
+    pub(crate) async fn start(
+        parts: Parts,
+        serve: bool,
+        shutdown: CancellationToken,
+    ) -> anyhow::Result<(Self, Option<std::net::SocketAddr>)> {
+        let Parts { config, store, artifacts, metrics } = parts;
+        let coordinator = Coordinator {
+            store: store.clone(),
+            config: config.clone(),
+            artifacts: artifacts.clone(),
+            metrics: metrics.clone(),
+            health: Health::default(),
+            name: process::unique_name("coordinator"),
+        };
+        let listener: Option<TcpListener> = if serve { Some(coordinator.listen().await?) } else { None };
+        let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+        let worker = |role: Role, concurrency: usize| -> anyhow::Result<Worker> {
+            Ok(Worker {
+                store: store.clone(),
+                config: config.clone(),
+                artifacts: artifacts.clone(),
+                workspace: Workspace::open(&config.path(&config.workers.dir))?,
+                client: Client::new()?.with_metrics(&metrics),
+                metrics: metrics.clone(),
+                health: Health::default(),
+                name: process::unique_name(role.as_str()),
+                role,
+                queues: pool::queues(role),
+                concurrency: concurrency.max(1),
+            })
+        };
+        let (coder, reviewer) =
+            (worker(Role::Coder, config.workers.coders)?, worker(Role::Reviewer, config.workers.reviewers)?);
+        let mut running = JoinSet::new();
+        running.spawn(coordinator.run(listener, shutdown.clone()));
+        running.spawn(pool::run(Arc::new(coder), shutdown.clone()));
+        running.spawn(pool::run(Arc::new(reviewer), shutdown.clone()));
+        Ok((Self { store, parts: running, shutdown }, address))
+    }
+
+    /// Returns when no task is open any more, or the fleet is told to stop. A store that is away is waited for.
+    pub(crate) async fn drained(&self) {
+        while !self.shutdown.is_cancelled() {
+            match self.store.stats().await {
+                Ok(stats) if tasks(&stats, TaskState::Open) == 0 => return,
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, "cannot tell whether work is left"),
+            }
+            tokio::select! { () = self.shutdown.cancelled() => {}, () = tokio::time::sleep(LOOK) => {} }
+        }
+    }
+
+    /// Stops every part and waits for its end.
+    pub(crate) async fn stop(mut self) -> Result<Stats, StoreError> {
+        self.shutdown.cancel();
+        while let Some(ended) = self.parts.join_next().await {
+            if let Err(error) = ended {
+                tracing::error!(%error, "a part of the fleet broke down");
+            }
+        }
+        self.store.stats().await
+    }
+}
+
+/// How many tasks are in a state.
+pub(crate) fn tasks(stats: &Stats, state: TaskState) -> i64 {
+    stats.counts.get(&Count::new("tasks", &[state.as_str()]).key()).copied().unwrap_or(0)
+}
