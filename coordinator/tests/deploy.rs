@@ -73,9 +73,9 @@ fn faults(text: &str) -> Vec<String> {
         match scope(&name) {
             None => faults.push(format!("`{name}` is no metric")),
             Some(Scope::Fleet) if !is_one_of_many => {
-                faults.push(format!(
-                    "`{name}` is shown by every coordinator alike, and `{before}` does not take the maximum"
-                ));
+                let near: Vec<char> = before.chars().rev().take(40).collect();
+                let near: String = near.iter().rev().collect();
+                faults.push(format!("`{name}` is shown by every coordinator alike; take the maximum, after `{near}`"));
             }
             Some(_) => {}
         }
