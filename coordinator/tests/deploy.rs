@@ -2,6 +2,7 @@
 //! their tests, each alert is tested both ways, and numbers of the fleet are never added up over coordinators.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -27,12 +28,17 @@ fn promtool(arguments: &[&str]) {
     assert!(run.status.success(), "promtool {}:\n{said}", arguments.join(" "));
 }
 
+/// The panels of the dashboard.
+fn panels() -> Vec<Value> {
+    let dashboard: Value = serde_json::from_str(&text("dashboards/fleet.json")).unwrap_or_else(|e| panic!("{e}"));
+    dashboard["panels"].as_array().cloned().unwrap_or_default()
+}
+
 /// Every query of the dashboard, with Grafana's variables filled in.
 fn queries() -> Vec<String> {
-    let dashboard: Value = serde_json::from_str(&text("dashboards/fleet.json")).expect("a dashboard in JSON");
-    let panels = dashboard["panels"].as_array().expect("panels");
-    let targets = panels.iter().flat_map(|p| p["targets"].as_array().expect("targets"));
-    let queries = targets.map(|t| t["expr"].as_str().expect("a query"));
+    let panels = panels();
+    let targets = panels.iter().flat_map(|p| p["targets"].as_array().into_iter().flatten());
+    let queries = targets.map(|t| t["expr"].as_str().unwrap_or_default());
     queries.map(|q| q.replace("$__rate_interval", "5m").replace("$__range", "6h")).collect()
 }
 
@@ -67,9 +73,9 @@ fn faults(text: &str) -> Vec<String> {
         match scope(&name) {
             None => faults.push(format!("`{name}` is no metric")),
             Some(Scope::Fleet) if !is_one_of_many => {
-                faults.push(format!(
-                    "`{name}` is shown by every coordinator alike, and `{before}` does not take the maximum"
-                ));
+                let near: Vec<char> = before.chars().rev().take(40).collect();
+                let near: String = near.iter().rev().collect();
+                faults.push(format!("`{name}` is shown by every coordinator alike; take the maximum, after `{near}`"));
             }
             Some(_) => {}
         }
@@ -80,7 +86,7 @@ fn faults(text: &str) -> Vec<String> {
 #[test]
 fn every_metric_is_defined_and_none_is_counted_twice() {
     for (file, least) in [("deploy/alerts.yaml", 15), ("dashboards/fleet.json", 18)] {
-        let text = if file.ends_with(".json") { queries().join("\n") } else { text(file) };
+        let text = if file.starts_with("dashboards/") { queries().join("\n") } else { text(file) };
         assert!(mentions(&text).len() >= least, "{file}: {}", mentions(&text).len());
         assert!(faults(&text).is_empty(), "{file}:\n{}", faults(&text).join("\n"));
     }
@@ -125,7 +131,7 @@ fn promtool_takes_every_query_of_the_dashboard() {
     let mut rules = String::from("groups:\n  - name: dashboard\n    rules:\n");
     for (i, query) in queries().iter().enumerate() {
         let query = serde_json::to_string(query).expect("a text");
-        rules.push_str(&format!("      - {{record: 'q:{i}', expr: {query}}}\n"));
+        let _ = writeln!(rules, "      - {{record: 'q:{i}', expr: {query}}}");
     }
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("queries.yaml");
@@ -158,14 +164,28 @@ fn each_alert_is_tested_both_ways() {
 fn the_dashboard_asks_the_source_that_is_chosen() {
     let dashboard: Value = serde_json::from_str(&text("dashboards/fleet.json")).expect("a dashboard in JSON");
     assert_eq!(dashboard["templating"]["list"][0]["name"], "datasource");
-    let panels = dashboard["panels"].as_array().expect("panels");
+    let panels = panels();
     let ids: BTreeSet<u64> = panels.iter().filter_map(|p| p["id"].as_u64()).collect();
     assert_eq!(ids.len(), panels.len(), "each panel has an id of its own");
-    for panel in panels {
+    for panel in &panels {
         let title = panel["title"].as_str().expect("a title");
         assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
         assert!(panel["description"].as_str().is_some_and(|d| !d.is_empty()), "{title} says what it shows");
     }
+}
+
+#[test]
+fn the_configuration_of_the_composed_fleet_is_one() {
+    let file = root().join("deploy/refile.toml");
+    let compose = text("deploy/compose.yaml");
+    let pairs = compose.lines().filter_map(|line| line.trim().split_once(": "));
+    let env: Vec<_> =
+        pairs.filter(|(k, _)| k.starts_with("REFILE_")).map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+    assert_eq!(env.len(), 3, "{env:?}");
+    let (config, _) = refile_config::load(Some(&file), env, &[]).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(config.store, "redis://redis:6379/0");
+    assert_eq!(config.workers.dir, "/var/lib/refile-work");
+    assert_eq!((config.agents.len(), config.reviewers.len(), config.gates.len()), (1, 1, 1));
 }
 
 #[test]
