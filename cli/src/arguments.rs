@@ -239,11 +239,11 @@ pub(crate) struct ParseArguments {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum ReplyFormat {
-    /// One object with verdict, required_change, critique, conf
+    /// An object with a verdict, a required change, a critique and a confidence
     Json,
     /// APPROVE, RETRY: feedback and the like
     Text,
-    /// One object with verdict (pass or fail), summary, findings, required_fixes
+    /// An object with pass or fail, a summary, findings and required fixes
     Judge,
 }
 

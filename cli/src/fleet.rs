@@ -109,6 +109,6 @@ impl Fleet {
 }
 
 /// How many tasks are in a state.
-pub(crate) fn tasks(stats: &Stats, state: TaskState) -> i64 {
-    stats.counts.get(&Count::new("tasks", &[state.as_str()]).key()).copied().unwrap_or(0)
+pub(crate) fn tasks(of: &Stats, state: TaskState) -> i64 {
+    of.counts.get(&Count::new("tasks", &[state.as_str()]).key()).copied().unwrap_or(0)
 }

@@ -65,7 +65,7 @@ pub(crate) fn error(error: &anyhow::Error) {
 /// A table without lines, as wide as the terminal.
 pub(crate) fn table(head: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(head.iter().map(|h| h.to_uppercase()));
     table
 }

@@ -22,7 +22,7 @@ use crate::fleet::{Fleet, Parts};
 use crate::output;
 
 /// How long the demo may take; scripted agents need a few seconds.
-const DEADLINE: Duration = Duration::from_secs(120);
+const DEADLINE: Duration = Duration::from_mins(2);
 
 /// Plays the demo.
 pub(crate) async fn run(arguments: &DemoArguments, json: bool) -> anyhow::Result<Ended> {

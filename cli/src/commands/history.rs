@@ -80,21 +80,14 @@ async fn print_attempt(attempt: &AttemptView, whole: Option<&Artifacts>) -> anyh
 }
 
 fn print_review(review: &Review) {
-    match &review.failure {
-        Some(failure) => {
-            output::line(format!("  review by {}: {} (not charged)", review.reviewer, untrusted(&failure.to_string())));
-        }
-        None => {
-            let verdict = &review.verdict;
-            let said = untrusted(&verdict.critique);
-            output::line(format!(
-                "  review by {}: {} (confidence {:.2})",
-                review.reviewer, verdict.verdict, verdict.conf
-            ));
-            for line in said.lines() {
-                output::line(format!("    {line}"));
-            }
-        }
+    if let Some(failure) = &review.failure {
+        let why = untrusted(&failure.to_string());
+        return output::line(format!("  review by {}: {why} (not charged)", review.reviewer));
+    }
+    let verdict = &review.verdict;
+    output::line(format!("  review by {}: {} (confidence {:.2})", review.reviewer, verdict.verdict, verdict.conf));
+    for line in untrusted(&verdict.critique).lines() {
+        output::line(format!("    {line}"));
     }
 }
 

@@ -101,10 +101,16 @@ command = ["python3", "review.py"]
     for (file, gate, run) in GUESSES {
         if dir.join(file).exists() && !named.contains(gate) {
             named.push(gate);
-            text.push_str(&format!(
-                "\n[[gates]]                    # guessed from {file}\nname = \"{gate}\"\nrun = {}\n",
-                toml_string(run)
-            ));
+            let run = toml_string(run);
+            text.extend([
+                "\n[[gates]]                    # guessed from ",
+                file,
+                "\nname = \"",
+                gate,
+                "\"\nrun = ",
+                &run,
+                "\n",
+            ]);
         }
     }
     if named.is_empty() {
