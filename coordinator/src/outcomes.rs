@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
-use refile_core::{Event, Policy, decide};
+use refile_core::{Event, Policy, Transition, decide};
 use refile_store::commit::commit;
 use refile_store::{Commit, Committed, Happening, Receipt, Store, StoreError, TakeRequest, Taken};
 use tokio_util::sync::CancellationToken;
@@ -73,17 +73,12 @@ pub async fn settle(store: &dyn Store, policy: &Policy, taken: Vec<Taken>) -> Re
 async fn settle_one_each(store: &dyn Store, policy: &Policy, taken: Vec<Taken>) -> Result<Vec<Taken>, StoreError> {
     let (mut commits, mut committed_for, mut refused): (Vec<Commit>, Vec<Taken>, Vec<Receipt>) = Default::default();
     for taken in taken {
-        match decide(&taken.task.task, &event(&taken), policy, now()) {
-            Ok(transition) => {
-                let before = Some((&taken.task.task, taken.task.version));
-                commits.push(commit(transition, before, Some(taken.guard.clone())));
-                committed_for.push(taken);
-            }
-            Err(refusal) => {
-                let task = &taken.guard.receipt.task;
-                tracing::info!(%task, phase = taken.phase, attempt = taken.attempt, %refusal, "an outcome changes nothing");
-                refused.push(taken.guard.receipt);
-            }
+        if let Some(transition) = transition(policy, &taken) {
+            let before = Some((&taken.task.task, taken.task.version));
+            commits.push(commit(transition, before, Some(taken.guard.clone())));
+            committed_for.push(taken);
+        } else {
+            refused.push(taken.guard.receipt);
         }
     }
     store.discard(&refused).await?;
@@ -102,13 +97,30 @@ async fn settle_one_each(store: &dyn Store, policy: &Policy, taken: Vec<Taken>) 
     Ok(again)
 }
 
+/// What follows from a taken outcome; nothing where its phase has no job that it could be about.
+fn transition(policy: &Policy, taken: &Taken) -> Option<Transition> {
+    let task = &taken.task.task;
+    let refusal = match decide(task, &event(taken), policy, now()) {
+        Ok(transition) => return Some(transition),
+        Err(refusal) => refusal,
+    };
+    tracing::info!(task = %task.id, phase = taken.phase, attempt = taken.attempt, %refusal, "an outcome does not fit");
+    // Most such outcomes are stale, and the commit's guard drops them. One whose fence still stands was the only thing that
+    // could bring the job on, and dropping it would strand the task: then a person is asked.
+    let why = format!("came back with an outcome that does not fit it ({refusal})");
+    decide(task, &Event::Poisoned { phase: taken.phase.clone(), why }, policy, now()).ok()
+}
+
 /// The event that a taken outcome is.
 fn event(taken: &Taken) -> Event {
     match &taken.happening {
         Happening::Outcome(outcome) => {
             Event::Outcome { phase: taken.phase.clone(), attempt: taken.attempt, outcome: (**outcome).clone() }
         }
-        Happening::Poisoned { deliveries } => Event::Poisoned { phase: taken.phase.clone(), deliveries: *deliveries },
+        Happening::Poisoned { deliveries } => Event::Poisoned {
+            phase: taken.phase.clone(),
+            why: format!("was delivered {deliveries} times, and no outcome came back"),
+        },
     }
 }
 

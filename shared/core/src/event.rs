@@ -20,12 +20,13 @@ pub enum Event {
         /// What the worker reports.
         outcome: Outcome,
     },
-    /// A job was delivered more often than the policy allows, and nobody reported an outcome.
+    /// No outcome that could be decided on can be had for a job: it was delivered more often than the policy allows, or
+    /// what was reported does not fit it.
     Poisoned {
         /// The phase whose job it is.
         phase: String,
-        /// How often it was delivered.
-        deliveries: u32,
+        /// What was seen.
+        why: String,
     },
     /// A person decided an escalation.
     Decided {

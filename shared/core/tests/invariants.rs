@@ -207,7 +207,7 @@ proptest! {
                         let late = Event::Outcome { phase: phase.clone(), attempt: attempt + 1, outcome: outcome.clone() };
                         (late, Some(queue_of(outcome)))
                     }
-                    _ => (Event::Poisoned { phase: "nowhere".to_owned(), deliveries: 6 }, phase.job.as_ref().map(Job::queue)),
+                    _ => (Event::Poisoned { phase: "nowhere".to_owned(), why: String::new() }, phase.job.as_ref().map(Job::queue)),
                 };
                 prop_assert!(other.apply(&late).is_err(), "{late:?}");
                 let has = phase.job.as_ref().map(Job::queue);

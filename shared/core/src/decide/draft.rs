@@ -345,11 +345,10 @@ impl<'a> Draft<'a> {
         self.task.escalations.push(escalation);
     }
 
-    /// A job that kills its workers.
-    pub(super) fn poisoned(mut self, deliveries: u32) -> Transition {
+    /// A job for which no outcome can be had.
+    pub(super) fn poisoned(mut self, why: &str) -> Transition {
         let job = self.phase().job.as_ref().map_or("", |j| j.queue().as_str());
-        let detail = format!("the {job} job was delivered {deliveries} times and never reported an outcome");
-        self.escalate(EscalationReason::PoisonJob, detail);
+        self.escalate(EscalationReason::PoisonJob, format!("the {job} job {why}"));
         self.done()
     }
 

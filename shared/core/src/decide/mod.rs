@@ -170,7 +170,7 @@ pub fn decide(task: &Task, event: &Event, policy: &Policy, now: Timestamp) -> Re
                 Outcome::LandingFailed { failure } => landing::failed(draft, failure),
             }
         }
-        Event::Poisoned { phase, deliveries } => Ok(draft.with_phase(phase)?.poisoned(*deliveries)),
+        Event::Poisoned { phase, why } => Ok(draft.with_phase(phase)?.poisoned(why)),
         Event::Decided { escalation, decision, by, note } => {
             person::decided(draft, escalation, decision, by, note.as_deref())
         }

@@ -129,7 +129,7 @@ impl World {
             "rebased" => Outcome::Rebased { change: self.change() },
             "conflict" => Outcome::LandingRejected { gate: gate("merge_conflict", false) },
             "land-failed" => Outcome::LandingFailed { failure: failure(rest) },
-            "poison" => return Event::Poisoned { phase: phase.name, deliveries: 6 },
+            "poison" => return Event::Poisoned { phase: phase.name, why: "was delivered 6 times".to_owned() },
             "cancel" => return Event::Cancelled { by: "operator".to_owned() },
             "person" => return self.decided(&phase, rest),
             verdict => review(&phase, read_verdict(verdict, rest), None),

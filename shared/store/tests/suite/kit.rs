@@ -183,7 +183,9 @@ pub(crate) fn event_of(taken: &Taken) -> Event {
     let phase = taken.phase.clone();
     match &taken.happening {
         Happening::Outcome(outcome) => Event::Outcome { phase, attempt: taken.attempt, outcome: (**outcome).clone() },
-        Happening::Poisoned { deliveries } => Event::Poisoned { phase, deliveries: *deliveries },
+        Happening::Poisoned { deliveries } => {
+            Event::Poisoned { phase, why: format!("was delivered {deliveries} times") }
+        }
     }
 }
 
