@@ -1,5 +1,7 @@
 //! Outcomes as coordinators settle them, on a real store.
 
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,12 +39,7 @@ async fn store_with_one_claim() -> (tempfile::TempDir, Arc<dyn Store>, Claim) {
 }
 
 async fn settle_all(store: &dyn Store) {
-    let request = TakeRequest {
-        consumer: "c".into(),
-        max: 10,
-        wait: Duration::ZERO,
-        takeover: Duration::from_mins(1),
-    };
+    let request = TakeRequest { consumer: "c".into(), max: 10, wait: Duration::ZERO, takeover: Duration::from_mins(1) };
     let taken = store.take_outcomes(&request).await.unwrap();
     settle(store, &Policy::default(), taken).await.unwrap();
 }
