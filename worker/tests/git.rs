@@ -188,6 +188,8 @@ async fn a_submodule_stays_what_it_was() {
     git(tree.dir(), &["init", "-q", "sub"]);
     std::fs::write(tree.dir().join("sub/x"), "x").unwrap();
     assert_eq!(tree.write().await.unwrap(), mirror.tree_of(&base).await.unwrap());
+    std::fs::remove_dir_all(tree.dir().join("sub")).unwrap();
+    assert_eq!(tree.write().await.unwrap(), mirror.tree_of(&base).await.unwrap());
 }
 
 #[tokio::test]

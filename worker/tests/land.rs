@@ -6,8 +6,8 @@ mod common;
 
 use common::fleet::{Try, approval, gate, land_change, land_with, task};
 use common::{Place, git};
-use refile_core::Outcome;
 use refile_core::failure::FailureKind;
+use refile_core::{Event, Outcome, Policy, Timestamp, decide};
 
 fn landed(outcome: Outcome) -> String {
     match outcome {
@@ -168,4 +168,23 @@ async fn a_checked_out_base_is_brought_along_where_it_is_clean() {
     assert_eq!(std::fs::read_to_string(place.origin.join("new.txt")).unwrap(), "x\n");
     assert!(!place.origin.join("b.txt").exists());
     assert_eq!(git(&place.origin, &["status", "--porcelain"]), "");
+}
+
+/// A landing of attempt 1 that comes through only after attempt 2 has started from it.
+#[tokio::test]
+async fn a_zombies_landing_below_the_next_attempt_is_found() {
+    let place = Place::bare();
+    place.commit(&[("before.txt", "b\n")]);
+    let new = task(&place, "t1");
+    let first = Try::script("echo one > new.txt").run(&place, &new).await;
+    let Outcome::Coded { change, .. } = first.clone() else { panic!("{first:?}") };
+    let event = Event::Outcome { phase: "change".to_owned(), attempt: 1, outcome: first };
+    let known = decide(&new, &event, &Policy::default(), Timestamp(2)).unwrap().task;
+    let zombies = landed(land_change(&place, &known, &change).await);
+    let mut second = Try::script("echo two > two.txt");
+    second.attempt = 2;
+    let next = second.change(&place, &known).await;
+    assert_eq!(next.base_commit, zombies);
+    assert_eq!(landed(land_change(&place, &known, &next).await), zombies);
+    assert_eq!(trailers(&place, "t1"), 1);
 }
