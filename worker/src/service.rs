@@ -17,6 +17,9 @@ use crate::llm::Client;
 use crate::pool;
 use crate::workspace::Workspace;
 
+/// Programs whose first argument is a program's file.
+const INTERPRETERS: [&str; 7] = ["python3", "python", "sh", "bash", "node", "ruby", "perl"];
+
 /// What a worker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -152,6 +155,11 @@ pub fn require_ready(config: &Config, role: Role) -> anyhow::Result<()> {
         let Some(program) = command.first() else { continue };
         if !is_there(config, program) {
             bail!("{key}.command: the program `{program}` is not there; install it, or name its path");
+        }
+        // `python3 agent.py`: without the file the interpreter would fail at each attempt.
+        let file = command.get(1).filter(|file| INTERPRETERS.contains(&program.as_str()) && !file.starts_with('-'));
+        if let Some(file) = file.filter(|file| !config.path(file).is_file()) {
+            bail!("{key}.command: the file `{file}` is not there; relative paths start at the configuration's folder");
         }
     }
     Ok(())

@@ -58,7 +58,7 @@ pub fn repository(config_dir: &Path, url: &str) -> String {
 impl Workspace {
     /// A worker's folder; it is made where it is missing. What workers left there that died is removed.
     pub fn open(dir: &Path) -> Result<Self, GitError> {
-        std::fs::create_dir_all(dir).map_err(GitError::folder("make", dir))?;
+        refile_store::folder::make(dir).map_err(GitError::folder("make", dir))?;
         let dir = dir.canonicalize().map_err(GitError::folder("find", dir))?;
         tree::sweep(&dir.join("trees"));
         Ok(Self { dir })

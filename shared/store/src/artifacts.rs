@@ -55,7 +55,7 @@ impl Artifacts {
         let folder = dir.join(path);
         let place = folder.display().to_string();
         let folder_error = |source| ArtifactError::Folder { place: place.clone(), source };
-        std::fs::create_dir_all(&folder).map_err(folder_error)?;
+        crate::folder::make(&folder).map_err(folder_error)?;
         let folder = folder.canonicalize().map_err(folder_error)?;
         let store = LocalFileSystem::new_with_prefix(folder)
             .map_err(|source| ArtifactError::Store { place: place.clone(), source })?;

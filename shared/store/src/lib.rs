@@ -9,6 +9,7 @@
 //! - [`commit`]: a [`refile_core::Transition`] as one atomic step
 //! - [`envelope`]: records as bytes, with their schema's version
 //! - [`artifacts`]: where logs, diffs and replies lie
+//! - [`folder`]: folders that the fleet keeps beside a repository
 //! - [`sqlite`]: the engine for one machine: a file
 
 pub mod model;
@@ -17,6 +18,7 @@ pub mod commit;
 pub mod envelope;
 pub mod redis;
 pub mod artifacts;
+pub mod folder;
 pub mod sqlite;
 
 use std::path::Path;

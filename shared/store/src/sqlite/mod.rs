@@ -64,7 +64,7 @@ impl std::fmt::Debug for SqliteStore {
 impl SqliteStore {
     /// Opens the file; it and its folder are made where they are missing.
     pub fn open(path: &Path, observer: Option<Observer>) -> Result<Self> {
-        make_folder(path).map_err(|e| StoreError::Unsuitable {
+        crate::folder::make(path.parent().unwrap_or(Path::new(""))).map_err(|e| StoreError::Unsuitable {
             store: path.display().to_string(),
             why: format!("its folder cannot be made: {e}; make it, or name another file"),
         })?;
@@ -329,16 +329,6 @@ fn sql_error(
         ) => StoreError::Unavailable { store: path.display().to_string(), operation, source },
         _ => StoreError::Engine { operation, source },
     }
-}
-
-/// Makes the folder of the file. One of the project's own is kept out of the repository that it lies in.
-fn make_folder(path: &Path) -> std::io::Result<()> {
-    let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty() && !f.exists()) else { return Ok(()) };
-    std::fs::create_dir_all(folder)?;
-    if folder.file_name().is_some_and(|name| name == ".refile") {
-        std::fs::write(folder.join(".gitignore"), "*\n")?;
-    }
-    Ok(())
 }
 
 /// When a wait is over that starts now. A day stands for longer ones: whoever waits may ask again.
