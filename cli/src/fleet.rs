@@ -12,7 +12,8 @@ use refile_store::{Stats, Store, StoreError};
 use refile_telemetry::{Health, Metrics, process};
 use refile_worker::llm::Client;
 use refile_worker::pool;
-use refile_worker::service::{Role, Worker, require_ready};
+use refile_worker::service::require_ready;
+use refile_worker::worker::{Role, Worker};
 use refile_worker::workspace::Workspace;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -71,7 +72,7 @@ impl Fleet {
                 health: Health::default(),
                 name: process::unique_name(role.as_str()),
                 role,
-                queues: pool::queues(role),
+                queues: role.queues(),
                 concurrency: concurrency.max(1),
             })
         };

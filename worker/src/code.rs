@@ -1,7 +1,5 @@
 //! A `code` job from its tree to its outcome.
 
-use std::path::Path;
-
 use refile_config::{Agent, Gate};
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::task::{Change, Usage};
@@ -11,23 +9,13 @@ use refile_store::artifacts::{ArtifactError, Shelf};
 use crate::agent;
 use crate::gates::{self, Gates};
 use crate::git::{Expected, GitError, Mirror, Push, names};
-use crate::workspace::{self, Claim, Workspace};
+use crate::workspace::Site;
 
 /// All that an attempt needs.
 #[derive(Debug, Clone, Copy)]
 pub struct CodeJob<'a> {
-    /// Where mirrors and trees lie.
-    pub workspace: &'a Workspace,
-    /// Where this claim's artifacts go.
-    pub shelf: &'a Shelf,
-    /// The task.
-    pub task: &'a Task,
-    /// The phase's name.
-    pub phase: &'a str,
-    /// The attempt's number.
-    pub attempt: u32,
-    /// The claim's fence.
-    pub fence: u64,
+    /// Where it is done and what it is about.
+    pub site: Site<'a>,
     /// What the agent is given.
     pub prompt: &'a str,
     /// The earlier change that the attempt goes on from; nothing where it starts from the base.
@@ -38,8 +26,6 @@ pub struct CodeJob<'a> {
     pub gates: &'a [Gate],
     /// Run every gate even when one has failed.
     pub keep_going: bool,
-    /// Where the configuration's relative paths start.
-    pub config_dir: &'a Path,
 }
 
 /// What is known of the agent's run so far, whatever comes of it.
@@ -73,19 +59,18 @@ pub async fn code(job: &CodeJob<'_>) -> Outcome {
 }
 
 async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
-    let claim = Claim { task: &job.task.id, phase: job.phase, attempt: job.attempt, fence: job.fence };
-    let url = workspace::repository(job.config_dir, &job.task.repository);
-    let mirror = job.workspace.mirror(&url).await.map_err(git)?;
-    let base = mirror.fetch(&job.task.base).await.map_err(git)?;
+    let claim = job.site.claim();
+    let mirror = job.site.mirror().await.map_err(git)?;
+    let base = mirror.fetch(&job.site.task.base).await.map_err(git)?;
     let start = start(job, &mirror, &base).await.map_err(git)?;
-    let tree = job.workspace.tree(&mirror, claim, &job.task.base, &base, &start.tree).await.map_err(git)?;
+    let tree = job.site.workspace.tree(&mirror, claim, &job.site.task.base, &base, &start.tree).await.map_err(git)?;
     let started_with = tree.write().await.map_err(git)?;
 
-    job.shelf.put("prompt.md", job.prompt.to_owned()).await.map_err(artifact)?;
-    let ran = agent::run(job.agent, job.config_dir, job.prompt, &tree, claim).await;
+    job.site.shelf.put("prompt.md", job.prompt.to_owned()).await.map_err(artifact)?;
+    let ran = agent::run(job.agent, job.site.config_dir, job.prompt, &tree, claim).await;
     run.prompt_digest = Some(agent::digest(job.prompt));
     run.usage.wall_ms = ran.wall_ms;
-    run.transcript = Some(job.shelf.put("transcript.log", ran.transcript).await.map_err(artifact)?);
+    run.transcript = Some(job.site.shelf.put("transcript.log", ran.transcript).await.map_err(artifact)?);
     let words = ran.ended?;
 
     let written = tree.write().await.map_err(git)?;
@@ -93,19 +78,19 @@ async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
         let Run { prompt_digest, transcript, usage } = std::mem::take(run);
         return Ok(Outcome::NeedsInput { words, prompt_digest: prompt_digest.unwrap_or_default(), transcript, usage });
     }
-    let head = mirror.commit(&written, &base, &message(job.task)).await.map_err(git)?;
-    let mut change = describe(&mirror, job.shelf, &claim.branch().map_err(git)?, &base, &head).await?;
+    let head = mirror.commit(&written, &base, &message(job.site.task)).await.map_err(git)?;
+    let mut change = describe(&mirror, job.site.shelf, &claim.branch().map_err(git)?, &base, &head).await?;
     change.summary = ran.summary;
 
     let files = mirror.files(&base, &head).await.map_err(git)?;
     let mut reports = vec![gates::empty_diff(&files)];
     if reports[0].passed {
-        let base_now = mirror.fetch(&job.task.base).await.map_err(git)?;
+        let base_now = mirror.fetch(&job.site.task.base).await.map_err(git)?;
         let conflict = gates::merge_conflict(&mirror, &head, &base, &base_now, &start.conflicts).await.map_err(git)?;
         let go_on = conflict.passed || job.keep_going;
         reports.push(conflict);
         if go_on {
-            let configured = Gates { gates: job.gates, keep_going: job.keep_going, shelf: job.shelf, claim };
+            let configured = Gates { gates: job.gates, keep_going: job.keep_going, shelf: job.site.shelf, claim };
             reports.extend(gates::run(&configured, tree.dir(), &base, &files).await?);
         }
     }
@@ -125,7 +110,7 @@ async fn start(job: &CodeJob<'_>, mirror: &Mirror, base: &str) -> Result<Start, 
     }
     if !mirror.has(&previous.head).await? {
         // Better a fresh start than none: the prompt says all that the attempt must know.
-        tracing::warn!(task = %job.task.id, branch = previous.branch, "the previous attempt is gone; starting from the base");
+        tracing::warn!(task = %job.site.task.id, branch = previous.branch, "the previous attempt is gone; starting from the base");
         return Ok(from_base);
     }
     let merge = mirror.merge(base, &previous.head).await?;

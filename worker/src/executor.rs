@@ -7,12 +7,12 @@ use refile_core::task::{Job, Review, Usage};
 use refile_core::verdict::Verdict;
 use refile_core::{Outcome, Phase, Queue, Timestamp};
 use refile_store::Claim;
-use refile_store::artifacts::Shelf;
 
 use crate::code::{CodeJob, code};
 use crate::land::{LandJob, land};
 use crate::review::{ReviewJob, review};
-use crate::service::Worker;
+use crate::worker::Worker;
+use crate::workspace::Site;
 
 /// Does a claimed job. Whatever goes wrong is an outcome too.
 pub async fn execute(worker: &Worker, claim: &Claim) -> Outcome {
@@ -21,17 +21,26 @@ pub async fn execute(worker: &Worker, claim: &Claim) -> Outcome {
         return cannot(claim, format!("the task has no phase `{}`", lease.phase));
     };
     let shelf = worker.artifacts.shelf(&lease.task, &lease.phase, claim.attempt, lease.fence);
+    let site = Site {
+        workspace: &worker.workspace,
+        shelf: &shelf,
+        task: &claim.task,
+        phase: &phase.name,
+        attempt: claim.attempt,
+        fence: lease.fence,
+        config_dir: &worker.config.dir,
+    };
     match phase.job.as_ref() {
-        Some(Job::Code { agent }) if claim.queue == Queue::Code => attempt(worker, claim, phase, &shelf, agent).await,
+        Some(Job::Code { agent }) if claim.queue == Queue::Code => attempt(worker, claim, phase, site, agent).await,
         Some(Job::Review { reviewer }) if claim.queue == Queue::Review => {
-            opinion(worker, claim, phase, &shelf, reviewer).await
+            opinion(worker, claim, phase, site, reviewer).await
         }
-        Some(Job::Land) if claim.queue == Queue::Land => landing(worker, claim, phase, &shelf).await,
+        Some(Job::Land) if claim.queue == Queue::Land => landing(worker, claim, phase, site).await,
         _ => cannot(claim, format!("the phase `{}` is {} and has no {} job", phase.name, phase.state, claim.queue)),
     }
 }
 
-async fn attempt(worker: &Worker, claim: &Claim, phase: &Phase, shelf: &Shelf, name: &str) -> Outcome {
+async fn attempt(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, name: &str) -> Outcome {
     let config = &worker.config;
     let Some(agent) = config.agents.get(name) else {
         return cannot(claim, format!("this worker's configuration has no [agents.{name}]"));
@@ -42,23 +51,17 @@ async fn attempt(worker: &Worker, claim: &Claim, phase: &Phase, shelf: &Shelf, n
         ContinueFrom::Base => None,
     };
     code(&CodeJob {
-        workspace: &worker.workspace,
-        shelf,
-        task: &claim.task,
-        phase: &phase.name,
-        attempt: claim.attempt,
-        fence: claim.lease.fence,
+        site,
         prompt: &prompt,
         continue_from,
         agent,
         gates: &config.gates,
         keep_going: config.policy.keep_going,
-        config_dir: &config.dir,
     })
     .await
 }
 
-async fn opinion(worker: &Worker, claim: &Claim, phase: &Phase, shelf: &Shelf, name: &str) -> Outcome {
+async fn opinion(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, name: &str) -> Outcome {
     let config = &worker.config;
     let Some(reviewer) = config.reviewers.get(name) else {
         return cannot(claim, format!("this worker's configuration has no [reviewers.{name}]"));
@@ -67,12 +70,7 @@ async fn opinion(worker: &Worker, claim: &Claim, phase: &Phase, shelf: &Shelf, n
         return cannot(claim, "the attempt has no change to review".to_owned());
     };
     review(&ReviewJob {
-        workspace: &worker.workspace,
-        shelf,
-        task: &claim.task,
-        phase: &phase.name,
-        attempt: claim.attempt,
-        fence: claim.lease.fence,
+        site,
         change,
         gates: &attempt.gates,
         previous_required_change: phase.leading_rejection().map(|r| r.required_change.as_str()),
@@ -80,29 +78,16 @@ async fn opinion(worker: &Worker, claim: &Claim, phase: &Phase, shelf: &Shelf, n
         reviewer,
         providers: &config.providers,
         client: &worker.client,
-        config_dir: &config.dir,
     })
     .await
 }
 
-async fn landing(worker: &Worker, claim: &Claim, phase: &Phase, shelf: &Shelf) -> Outcome {
+async fn landing(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>) -> Outcome {
     let change = phase.attempt().and_then(|a| a.change.as_ref());
     let (Some(approval), Some(change)) = (phase.approval.as_ref(), change) else {
         return cannot(claim, "nothing was approved".to_owned());
     };
-    land(&LandJob {
-        workspace: &worker.workspace,
-        shelf,
-        task: &claim.task,
-        phase: &phase.name,
-        attempt: claim.attempt,
-        fence: claim.lease.fence,
-        approval,
-        change,
-        gates: &worker.config.gates,
-        config_dir: &worker.config.dir,
-    })
-    .await
+    land(&LandJob { site, approval, change, gates: &worker.config.gates }).await
 }
 
 /// The outcome of a job that this worker cannot do. Not charged; after some tries a person is asked.

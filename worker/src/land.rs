@@ -4,19 +4,16 @@
 //! searched for the task's trailer: a worker that crashed after its push, or that was believed dead and was not, has
 //! left it there.
 
-use std::path::Path;
-
 use refile_config::Gate;
+use refile_core::Outcome;
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::gate::GateReport;
 use refile_core::task::{Approval, Change};
-use refile_core::{Outcome, Task};
-use refile_store::artifacts::Shelf;
 
 use crate::code::{describe, git, message, publish};
 use crate::gates::{self, Gates};
 use crate::git::{Expected, GitError, Mirror, Push, names};
-use crate::workspace::{self, Claim, Workspace};
+use crate::workspace::Site;
 
 /// How often a landing starts again since the base moved under it.
 const ROUNDS: u32 = 10;
@@ -24,33 +21,20 @@ const ROUNDS: u32 = 10;
 /// All that a landing needs.
 #[derive(Debug, Clone, Copy)]
 pub struct LandJob<'a> {
-    /// Where mirrors and trees lie.
-    pub workspace: &'a Workspace,
-    /// Where this claim's artifacts go.
-    pub shelf: &'a Shelf,
-    /// The task.
-    pub task: &'a Task,
-    /// The phase's name.
-    pub phase: &'a str,
-    /// The attempt's number.
-    pub attempt: u32,
-    /// The claim's fence.
-    pub fence: u64,
+    /// Where it is done and what it is about.
+    pub site: Site<'a>,
     /// What was approved.
     pub approval: &'a Approval,
     /// The attempt's change.
     pub change: &'a Change,
     /// The configured gates.
     pub gates: &'a [Gate],
-    /// Where the configuration's relative paths start.
-    pub config_dir: &'a Path,
 }
 
 /// Brings an approved change to the base branch.
 pub async fn land(job: &LandJob<'_>) -> Outcome {
-    let url = workspace::repository(job.config_dir, &job.task.repository);
     let landed = async {
-        let mirror = job.workspace.mirror(&url).await.map_err(git)?;
+        let mirror = job.site.mirror().await.map_err(git)?;
         for _ in 0..ROUNDS {
             if let Some(outcome) = round(job, &mirror).await? {
                 if matches!(outcome, Outcome::Landed { .. }) {
@@ -59,7 +43,7 @@ pub async fn land(job: &LandJob<'_>) -> Outcome {
                 return Ok(outcome);
             }
         }
-        let detail = format!("`{}` moved {ROUNDS} times while the change was brought onto it", job.task.base);
+        let detail = format!("`{}` moved {ROUNDS} times while the change was brought onto it", job.site.task.base);
         Err(Failure::new(FailureKind::Repository, detail))
     };
     landed.await.unwrap_or_else(|failure| Outcome::LandingFailed { failure })
@@ -67,7 +51,8 @@ pub async fn land(job: &LandJob<'_>) -> Outcome {
 
 /// One try; nothing where the base moved under it.
 async fn round(job: &LandJob<'_>, mirror: &Mirror) -> Result<Option<Outcome>, Failure> {
-    let LandJob { task, change, approval, .. } = *job;
+    let LandJob { site, change, approval, .. } = *job;
+    let task = site.task;
     let base = mirror.fetch(&task.base).await.map_err(git)?;
     if let Some(commit) = landed_before(job, mirror, &base).await.map_err(git)? {
         return Ok(Some(Outcome::Landed { commit }));
@@ -101,12 +86,12 @@ async fn round(job: &LandJob<'_>, mirror: &Mirror) -> Result<Option<Outcome>, Fa
 async fn landed_before(job: &LandJob<'_>, mirror: &Mirror, base: &str) -> Result<Option<String>, GitError> {
     // A landing lies on top of what the task's first change was made on; what is older need not be searched.
     let mut since = Vec::new();
-    if let Some(first) = job.task.attempts().find_map(|(_, attempt)| attempt.change.as_ref())
+    if let Some(first) = job.site.task.attempts().find_map(|(_, attempt)| attempt.change.as_ref())
         && mirror.has(&first.base_commit).await?
     {
         since.push(first.base_commit.as_str());
     }
-    mirror.with_trailer(base, &since, "Refile-Task", job.task.id.as_str()).await
+    mirror.with_trailer(base, &since, "Refile-Task", job.site.task.id.as_str()).await
 }
 
 /// Holds the attempt branch, the change and the approval against each other: they must be about one commit.
@@ -138,24 +123,24 @@ async fn failed_gate(
     let files = mirror.files(base, merged).await.map_err(git)?;
     let nothing = gates::empty_diff(&files);
     if !nothing.passed {
-        let output = format!("`{}` already holds all that the change does", job.task.base);
+        let output = format!("`{}` already holds all that the change does", job.site.task.base);
         return Ok(Some(GateReport { output, ..nothing }));
     }
     if job.gates.is_empty() || job.approval.overrides_gates {
         return Ok(None);
     }
-    let claim = claim(job);
-    let tree = job.workspace.tree(mirror, claim, &job.task.base, base, merged).await.map_err(git)?;
-    let configured = Gates { gates: job.gates, keep_going: false, shelf: job.shelf, claim };
+    let claim = job.site.claim();
+    let tree = job.site.workspace.tree(mirror, claim, &job.site.task.base, base, merged).await.map_err(git)?;
+    let configured = Gates { gates: job.gates, keep_going: false, shelf: job.site.shelf, claim };
     let reports = gates::run(&configured, tree.dir(), base, &files).await?;
     Ok(reports.into_iter().find(|report| !report.passed))
 }
 
 /// The merge is clean and no longer what was reviewed: it becomes a change of its own.
 async fn rebased(job: &LandJob<'_>, mirror: &Mirror, base: &str, merged: &str) -> Result<Outcome, Failure> {
-    let head = mirror.commit(merged, base, &message(job.task)).await.map_err(git)?;
-    let branch = claim(job).branch().map_err(git)?;
-    let mut change = describe(mirror, job.shelf, &branch, base, &head).await?;
+    let head = mirror.commit(merged, base, &message(job.site.task)).await.map_err(git)?;
+    let branch = job.site.claim().branch().map_err(git)?;
+    let mut change = describe(mirror, job.site.shelf, &branch, base, &head).await?;
     change.summary.clone_from(&job.change.summary);
     publish(mirror, &change).await?;
     Ok(Outcome::Rebased { change })
@@ -164,21 +149,17 @@ async fn rebased(job: &LandJob<'_>, mirror: &Mirror, base: &str, merged: &str) -
 /// Removes the task's attempt branches. They are of no use any more, and a failure to remove them changes nothing.
 async fn tidy(job: &LandJob<'_>, mirror: &Mirror) {
     let remove = async {
-        let branches = mirror.branches(&names::attempt_branches(&job.task.id)).await?;
+        let branches = mirror.branches(&names::attempt_branches(&job.site.task.id)).await?;
         mirror.delete(&branches).await
     };
     if let Err(error) = remove.await {
-        tracing::warn!(task = %job.task.id, %error, "the attempt branches could not be removed");
+        tracing::warn!(task = %job.site.task.id, %error, "the attempt branches could not be removed");
     }
-}
-
-fn claim<'a>(job: &LandJob<'a>) -> Claim<'a> {
-    Claim { task: &job.task.id, phase: job.phase, attempt: job.attempt, fence: job.fence }
 }
 
 fn squash_message(job: &LandJob<'_>) -> String {
     // One line each: a title or a name with a line break could forge a trailer.
     let by = job.approval.by.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-    let (title, id, attempt) = (message(job.task), &job.task.id, job.approval.attempt);
+    let (title, id, attempt) = (message(job.site.task), &job.site.task.id, job.approval.attempt);
     format!("{title}\n\nRefile-Task: {id}\nRefile-Attempt: {attempt}\nReviewed-by: {by}\n")
 }

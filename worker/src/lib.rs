@@ -15,6 +15,7 @@
 //! - [`land`](mod@land): a `land` job: an approved change becomes one commit on the base branch
 //!
 //! And what runs them:
+//! - [`worker`]: what a worker is made of
 //! - [`executor`]: a claimed job, made into values for the parts above
 //! - [`pool`]: the claim loop: leases, heartbeats, shutdown
 //! - [`service`]: a worker as a process
@@ -29,6 +30,7 @@ pub mod judge;
 pub mod llm;
 pub mod review;
 pub mod land;
+pub mod worker;
 pub mod executor;
 pub mod pool;
 pub mod service;

@@ -6,14 +6,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use refile_core::{Outcome, Queue};
+use refile_core::Outcome;
 use refile_store::{Claim, ClaimRequest, Lease, LeaseState, Presence, Report, Reported, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::executor::execute;
-use crate::service::Worker;
+use crate::worker::Worker;
 
 /// How long a call to the store waits for a job.
 const WAIT: Duration = Duration::from_secs(2);
@@ -216,14 +216,5 @@ fn word(outcome: &Outcome) -> &'static str {
         Outcome::Rebased { .. } => "rebased",
         Outcome::LandingRejected { .. } => "landing_rejected",
         Outcome::LandingFailed { .. } => "landing_failed",
-    }
-}
-
-/// The queues that a role serves where nothing else is said.
-pub fn queues(role: crate::service::Role) -> Vec<Queue> {
-    match role {
-        // An approved change is nearly done: it goes before a new attempt.
-        crate::service::Role::Coder => vec![Queue::Land, Queue::Code],
-        crate::service::Role::Reviewer => vec![Queue::Review],
     }
 }

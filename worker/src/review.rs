@@ -1,7 +1,5 @@
 //! A `review` job from the change to its outcome.
 
-use std::path::Path;
-
 use indexmap::IndexMap;
 use refile_config::schema::ReviewerType;
 use refile_config::{Provider, Reviewer};
@@ -9,8 +7,7 @@ use refile_core::failure::{Failure, FailureKind};
 use refile_core::gate::GateReport;
 use refile_core::task::{Change, Review, Usage};
 use refile_core::verdict::Verdict;
-use refile_core::{Outcome, Task, Timestamp};
-use refile_store::artifacts::Shelf;
+use refile_core::{Outcome, Timestamp};
 
 use crate::agent::digest;
 use crate::code::{artifact, git};
@@ -18,23 +15,13 @@ use crate::git::names;
 use crate::judge::packet::{self, Inputs};
 use crate::judge::{Opinion, command, llm};
 use crate::llm::Client;
-use crate::workspace::{self, Claim, Workspace};
+use crate::workspace::Site;
 
 /// All that a review needs.
 #[derive(Debug, Clone, Copy)]
 pub struct ReviewJob<'a> {
-    /// Where mirrors and trees lie.
-    pub workspace: &'a Workspace,
-    /// Where this claim's artifacts go.
-    pub shelf: &'a Shelf,
-    /// The task.
-    pub task: &'a Task,
-    /// The phase's name.
-    pub phase: &'a str,
-    /// The attempt's number.
-    pub attempt: u32,
-    /// The claim's fence.
-    pub fence: u64,
+    /// Where it is done and what it is about.
+    pub site: Site<'a>,
     /// What is judged.
     pub change: &'a Change,
     /// What the gates said of it.
@@ -49,8 +36,6 @@ pub struct ReviewJob<'a> {
     pub providers: &'a IndexMap<String, Provider>,
     /// The client for models.
     pub client: &'a Client,
-    /// Where the configuration's relative paths start.
-    pub config_dir: &'a Path,
 }
 
 /// What is known of the review so far, whatever comes of it.
@@ -82,9 +67,9 @@ pub async fn review(job: &ReviewJob<'_>) -> Outcome {
 }
 
 async fn judge(job: &ReviewJob<'_>, asked: &mut Asked) -> Result<Verdict, Failure> {
-    let ReviewJob { task, change, reviewer, .. } = *job;
-    let url = workspace::repository(job.config_dir, &task.repository);
-    let mirror = job.workspace.mirror(&url).await.map_err(git)?;
+    let ReviewJob { site, change, reviewer, .. } = *job;
+    let task = site.task;
+    let mirror = site.mirror().await.map_err(git)?;
     let found = mirror.fetch(&change.branch).await.map_err(git)?;
     let (base, head) = (names::commit(&change.base_commit).map_err(git)?, names::commit(&change.head).map_err(git)?);
     if found != head {
@@ -112,26 +97,26 @@ async fn judge(job: &ReviewJob<'_>, asked: &mut Asked) -> Result<Verdict, Failur
         return Err(Failure::new(FailureKind::ContextTooLong, detail));
     }
     asked.prompt_digest = Some(digest(&packet.text));
-    let claim = Claim { task: &task.id, phase: job.phase, attempt: job.attempt, fence: job.fence };
+    let claim = site.claim();
     let opinion = match reviewer.kind {
         ReviewerType::Command => {
-            let tree = job.workspace.tree(&mirror, claim, &task.base, base, head).await.map_err(git)?;
-            command::ask(reviewer, job.config_dir, &packet, &diff, &tree, claim).await
+            let tree = job.site.workspace.tree(&mirror, claim, &task.base, base, head).await.map_err(git)?;
+            command::ask(reviewer, job.site.config_dir, &packet, &diff, &tree, claim).await
         }
         ReviewerType::Llm => {
             let provider = reviewer.provider.as_ref().and_then(|name| job.providers.get(name)).ok_or_else(|| {
                 let detail = format!("the provider of the reviewer `{}` is missing from [providers]", job.name);
                 Failure::new(FailureKind::Configuration, detail)
             })?;
-            let before = task.phase(job.phase).map(|p| p.after.as_slice()).unwrap_or_default();
+            let before = task.phase(job.site.phase).map(|p| p.after.as_slice()).unwrap_or_default();
             llm::ask(job.client, provider, reviewer, before, &packet).await
         }
     };
     let Opinion { verdict, reply, usage } = opinion;
     asked.usage = usage;
     if let Some(reply) = reply {
-        let name = format!("review-{}-{}.txt", job.name, job.fence);
-        asked.reply = Some(job.shelf.put(&name, reply).await.map_err(artifact)?);
+        let name = format!("review-{}-{}.txt", job.name, job.site.fence);
+        asked.reply = Some(job.site.shelf.put(&name, reply).await.map_err(artifact)?);
     }
     verdict
 }

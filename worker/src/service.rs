@@ -7,64 +7,19 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use refile_config::Config;
 use refile_core::Queue;
+use refile_store::OpenOptions;
 use refile_store::artifacts::Artifacts;
-use refile_store::{OpenOptions, Store};
 use refile_telemetry::{Health, Metrics, logging, process};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::llm::Client;
 use crate::pool;
+use crate::worker::{Role, Worker};
 use crate::workspace::Workspace;
 
 /// Programs whose first argument is a program's file.
 const INTERPRETERS: [&str; 7] = ["python3", "python", "sh", "bash", "node", "ruby", "perl"];
-
-/// What a worker does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Makes attempts and lands approved changes.
-    Coder,
-    /// Judges attempts.
-    Reviewer,
-}
-
-impl Role {
-    /// The name in metrics and presence.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Coder => "coder",
-            Self::Reviewer => "reviewer",
-        }
-    }
-}
-
-/// A worker that can be run; it keeps nothing that a job needs later.
-#[derive(Debug)]
-pub struct Worker {
-    /// Where jobs come from.
-    pub store: Arc<dyn Store>,
-    /// What the fleet is told to do.
-    pub config: Arc<Config>,
-    /// Where logs, diffs and replies go.
-    pub artifacts: Artifacts,
-    /// Where mirrors and trees lie.
-    pub workspace: Workspace,
-    /// The client for models.
-    pub client: Client,
-    /// What this process counts.
-    pub metrics: Metrics,
-    /// Whether it is alive and ready.
-    pub health: Health,
-    /// Its name, unique per start.
-    pub name: String,
-    /// What it does.
-    pub role: Role,
-    /// The queues that it serves, first things first.
-    pub queues: Vec<Queue>,
-    /// Jobs at once.
-    pub concurrency: usize,
-}
 
 /// The arguments of `refile-coder` and `refile-reviewer`.
 #[derive(Debug, Parser)]
@@ -117,7 +72,7 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
         health: Health::default(),
         name: process::unique_name(role.as_str()),
         role,
-        queues: if arguments.queues.is_empty() { pool::queues(role) } else { arguments.queues },
+        queues: if arguments.queues.is_empty() { role.queues() } else { arguments.queues },
         concurrency: arguments.concurrency.unwrap_or(concurrency).max(1),
     };
     let shutdown = CancellationToken::new();

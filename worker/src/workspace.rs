@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use refile_core::TaskId;
+use refile_core::{Task, TaskId};
+use refile_store::artifacts::Shelf;
 
 use crate::git::{GitError, Mirror, Tree, names, tree};
 use crate::process;
@@ -12,6 +13,37 @@ use crate::process;
 #[derive(Debug, Clone)]
 pub struct Workspace {
     dir: PathBuf,
+}
+
+/// Where a job is done and what it is about: what a job of every kind is given.
+#[derive(Debug, Clone, Copy)]
+pub struct Site<'a> {
+    /// Where mirrors and trees lie.
+    pub workspace: &'a Workspace,
+    /// Where this claim's artifacts go.
+    pub shelf: &'a Shelf,
+    /// The task.
+    pub task: &'a Task,
+    /// The phase's name.
+    pub phase: &'a str,
+    /// The attempt's number.
+    pub attempt: u32,
+    /// The claim's fence.
+    pub fence: u64,
+    /// Where the configuration's relative paths start.
+    pub config_dir: &'a Path,
+}
+
+impl<'a> Site<'a> {
+    /// The claim that the job is done under.
+    pub fn claim(&self) -> Claim<'a> {
+        Claim { task: &self.task.id, phase: self.phase, attempt: self.attempt, fence: self.fence }
+    }
+
+    /// The mirror of the task's repository.
+    pub async fn mirror(&self) -> Result<Mirror, GitError> {
+        self.workspace.mirror(&repository(self.config_dir, &self.task.repository)).await
+    }
 }
 
 /// What one claim of a job is about; names its tree and its branch.
@@ -47,7 +79,7 @@ impl Claim<'_> {
 }
 
 /// A repository's address as git can reach it from anywhere: a relative path is one from the configuration's folder.
-pub fn repository(config_dir: &Path, url: &str) -> String {
+fn repository(config_dir: &Path, url: &str) -> String {
     if !names::is_local(url) || url.starts_with("file://") || url.starts_with('-') {
         return url.to_owned();
     }

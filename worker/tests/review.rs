@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::fleet::{Try, artifacts, shelf_of, task};
+use common::fleet::{Try, artifacts, shelf_of, site, task};
 use common::model::{Model, Say, anthropic, openai};
 use common::{Place, git};
 use indexmap::IndexMap;
@@ -42,12 +42,7 @@ async fn judged(
     let providers: IndexMap<String, Provider> = provider.into_iter().map(|p| ("p".to_owned(), p)).collect();
     let (shelf, client) = (shelf_of(place, task, 50), Client::new().unwrap());
     let outcome = review(&ReviewJob {
-        workspace: &place.workspace,
-        shelf: &shelf,
-        task,
-        phase: "change",
-        attempt: 1,
-        fence: 50,
+        site: site(place, &shelf, task, 1, 50),
         change,
         gates: &[],
         previous_required_change: Some("Add a test."),
@@ -55,7 +50,6 @@ async fn judged(
         reviewer,
         providers: &providers,
         client: &client,
-        config_dir: place.root.path(),
     })
     .await;
     match outcome {

@@ -8,6 +8,7 @@
 //! Read in this order:
 //! - [`id`]: names of tasks and points in time
 //! - [`task`]: the record: a task, its phases, their attempts, and what people decided
+//! - [`person`]: what people can decide
 //! - [`verdict`]: what a reviewer says, and [`verdict::read`], which reads it out of a reply
 //! - [`gate`]: deterministic checks and the imperative that each failure turns into
 //! - [`failure`]: why a model, an agent or a forge did not do its part; never charged to the coder
@@ -20,6 +21,7 @@
 
 pub mod id;
 pub mod task;
+pub mod person;
 pub mod verdict;
 pub mod gate;
 pub mod failure;
@@ -29,6 +31,7 @@ pub mod decide;
 pub mod prompt;
 pub mod panel;
 pub mod count;
+mod names;
 mod text;
 
 pub use decide::{Effect, Refusal, Transition, decide};

@@ -1,7 +1,8 @@
 //! The reviewer as a process of its own.
 
 use clap::{CommandFactory, FromArgMatches};
-use refile_worker::service::{Arguments, Role, serve};
+use refile_worker::service::{Arguments, serve};
+use refile_worker::worker::Role;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

@@ -1,7 +1,5 @@
 //! A task in a [`Place`], and what code and land jobs make of it.
 
-use std::path::Path;
-
 use refile_config::schema::{AgentType, PromptDelivery};
 use refile_config::{Agent, Gate, Span};
 use refile_core::decide::submission::{NewTask, Workflow, submit};
@@ -11,6 +9,8 @@ use refile_core::{Outcome, Policy, Priority, Task, TaskId, Timestamp};
 use refile_store::artifacts::{Artifacts, Shelf};
 use refile_worker::code::{CodeJob, code};
 use refile_worker::land::{LandJob, land};
+
+use refile_worker::workspace::Site;
 
 use super::Place;
 
@@ -69,18 +69,12 @@ impl Try<'_> {
         let fence = u64::from(self.attempt) * 10;
         let kept = shelf_of(place, task, fence);
         code(&CodeJob {
-            workspace: &place.workspace,
-            shelf: &kept,
-            task,
-            phase: "change",
-            attempt: self.attempt,
-            fence,
+            site: site(place, &kept, task, self.attempt, fence),
             prompt: "Do it well.",
             continue_from: self.continue_from,
             agent: &self.agent,
             gates: &self.gates,
             keep_going: self.keep_going,
-            config_dir: place.root.path(),
         })
         .await
     }
@@ -110,21 +104,14 @@ pub fn approval(change: &Change) -> Approval {
 
 pub async fn land_with(place: &Place, task: &Task, change: &Change, approval: &Approval, gates: &[Gate]) -> Outcome {
     let shelf = shelf_of(place, task, 90);
-    land(&LandJob {
-        workspace: &place.workspace,
-        shelf: &shelf,
-        task,
-        phase: "change",
-        attempt: 1,
-        fence: 90,
-        approval,
-        change,
-        gates,
-        config_dir: Path::new("/"),
-    })
-    .await
+    land(&LandJob { site: site(place, &shelf, task, 1, 90), approval, change, gates }).await
 }
 
 pub async fn land_change(place: &Place, task: &Task, change: &Change) -> Outcome {
     land_with(place, task, change, &approval(change), &[]).await
+}
+
+pub fn site<'a>(place: &'a Place, shelf: &'a Shelf, task: &'a Task, attempt: u32, fence: u64) -> Site<'a> {
+    let (workspace, config_dir) = (&place.workspace, place.root.path());
+    Site { workspace, shelf, task, phase: "change", attempt, fence, config_dir }
 }

@@ -16,8 +16,9 @@ mod draft;
 use crate::count::{Count, deltas};
 use crate::event::{Event, Outcome};
 use crate::id::Timestamp;
+use crate::names::names;
 use crate::policy::Policy;
-use crate::task::{Queue, Task, names};
+use crate::task::{Queue, Task};
 use draft::Draft;
 
 /// The task as it is now, and what the shell has to carry out in the same atomic step.

@@ -10,7 +10,7 @@ mod words;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::FailureKind;
-use crate::task::names;
+use crate::names::names;
 
 names! {
     /// The six verdicts.
