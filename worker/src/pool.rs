@@ -19,6 +19,9 @@ use crate::worker::Worker;
 const WAIT: Duration = Duration::from_secs(2);
 /// The pause after the store did not answer.
 const AWAY: Duration = Duration::from_millis(500);
+/// How long a claim that is under way at the shutdown may take to answer: what it claimed is given back at once and not
+/// first when its leases run out.
+const LAST_CLAIM: Duration = Duration::from_millis(100);
 /// How often a worker says that it lives.
 const PRESENCE: Duration = Duration::from_secs(10);
 
@@ -42,9 +45,7 @@ pub async fn run(worker: Arc<Worker>, shutdown: CancellationToken) {
             "the grace period is over: running jobs are stopped and given back, uncharged"
         );
         jobs.shutdown().await;
-        if let Err(error) = worker.store.release(&left).await {
-            tracing::warn!(%error, "could not give jobs back; they are redelivered when their leases run out");
-        }
+        give_back(&worker, &left).await;
     }
     stopped.cancel();
     if let Err(error) = heartbeats.await {
@@ -52,6 +53,13 @@ pub async fn run(worker: Arc<Worker>, shutdown: CancellationToken) {
     }
     if let Err(error) = worker.store.presence(&presence(&worker, 0), true).await {
         tracing::debug!(%error, "could not say that the worker leaves");
+    }
+}
+
+/// Gives jobs back, uncharged.
+async fn give_back(worker: &Worker, leases: &[Lease]) {
+    if let Err(error) = worker.store.release(leases).await {
+        tracing::warn!(%error, "could not give jobs back; they are redelivered when their leases run out");
     }
 }
 
@@ -72,10 +80,15 @@ async fn claims(worker: &Arc<Worker>, running: &Running, jobs: &mut JoinSet<()>,
             lease: worker.config.workers.lease.0,
             wait: WAIT,
         };
-        // A claim that is under way when the shutdown comes is given up; what it may have claimed is redelivered.
+        let mut claim = worker.store.claim(&request);
         let claimed = tokio::select! {
-            () = shutdown.cancelled() => return,
-            claimed = worker.store.claim(&request) => claimed,
+            () = shutdown.cancelled() => {
+                if let Ok(Ok(claims)) = tokio::time::timeout(LAST_CLAIM, &mut claim).await {
+                    give_back(worker, &claims.into_iter().map(|c| c.lease).collect::<Vec<_>>()).await;
+                }
+                return;
+            }
+            claimed = &mut claim => claimed,
         };
         worker.health.turned(claimed.is_ok());
         while jobs.try_join_next().is_some() {}
