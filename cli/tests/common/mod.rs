@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+/// Between two looks: many of them start a program.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// A program of the workspace, beside the one that this package builds.
 #[track_caller]
 pub fn program(name: &str) -> PathBuf {
@@ -25,7 +28,7 @@ pub fn until<T>(what: &str, within: Duration, mut look: impl FnMut() -> Option<T
             return found;
         }
         assert!(Instant::now() < deadline, "not within {} s: {what}", within.as_secs());
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(PAUSE);
     }
 }
 
