@@ -189,12 +189,18 @@ impl Place {
         serde_json::from_slice(&out.stdout).unwrap()
     }
 
-    /// Submits a task of each kind, numbered from 1. Gives ids by number.
+    /// Submits a task of each kind, numbered from 1. Gives their ids in order.
     #[track_caller]
     pub fn submit(&self, kinds: &[&str]) -> Vec<String> {
+        self.submit_from(1, kinds)
+    }
+
+    /// The same, numbered from another number.
+    #[track_caller]
+    pub fn submit_from(&self, first: usize, kinds: &[&str]) -> Vec<String> {
         let mut lines = String::new();
         for (i, kind) in kinds.iter().enumerate() {
-            let number = format!("{:02}", i + 1);
+            let number = format!("{:02}", first + i);
             let description = format!("Do what is to be done.\n\nNumber: {number}\nKind: {kind}\n");
             let _ = writeln!(lines, "{}", json!({ "title": format!("{kind} {number}"), "description": description }));
         }

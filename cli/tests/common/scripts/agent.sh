@@ -97,6 +97,6 @@ hold)
     done
     own_file
     ;;
-plain | limited | garbage) own_file ;;
+plain | limited | garbage | reject) own_file ;;
 *) wrong "there is no such kind of task" ;;
 esac
