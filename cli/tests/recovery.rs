@@ -1,5 +1,7 @@
 //! What goes wrong around a running fleet, with separate processes: a store that goes away, signals, a task called off.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
 mod common;
 
 use std::time::Duration;
@@ -32,7 +34,7 @@ fn a_store_that_goes_away_and_comes_back_loses_nothing() {
     place.let_go("11");
     server.start_again();
 
-    until("all tasks are done", Duration::from_secs(60), || (place.done() == kinds.len()).then_some(()));
+    until("all tasks are done", Duration::from_mins(1), || (place.done() == kinds.len()).then_some(()));
     for member in members {
         assert!(place.ended(member).is_none(), "a process ended by itself");
     }

@@ -140,7 +140,7 @@ impl Place {
     #[track_caller]
     pub fn kill_at_work(&mut self, mut coder: Member) -> Member {
         for _ in 0..20 {
-            until("the coder works", Duration::from_secs(60), || self.is_at_work(coder).then_some(()));
+            until("the coder works", Duration::from_mins(1), || self.is_at_work(coder).then_some(()));
             self.kill(coder);
             if self.is_at_work(coder) {
                 return coder;
