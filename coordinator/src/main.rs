@@ -61,7 +61,7 @@ async fn main() -> anyhow::Result<()> {
         let (app, stopped) = (api::metrics_router(coordinator.clone()), shutdown.clone().cancelled_owned());
         tokio::spawn(async move { axum::serve(listener, app).with_graceful_shutdown(stopped).await });
     }
-    process::stop_on_signal(shutdown.clone())?;
+    process::stop_on_signal(shutdown.clone(), || {})?;
     coordinator.run(Some(listener), shutdown).await;
     tracing::info!("the coordinator has stopped");
     Ok(())

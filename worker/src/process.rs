@@ -5,6 +5,7 @@
 
 mod capture;
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -193,26 +194,46 @@ pub enum ProcessError {
     },
 }
 
+/// The groups that run: what [`kill_all`] kills.
+static GROUPS: Mutex<BTreeSet<Pid>> = Mutex::new(BTreeSet::new());
+
+/// The table of groups. A thread that panicked while it held the lock left a whole table behind.
+fn groups() -> std::sync::MutexGuard<'static, BTreeSet<Pid>> {
+    GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Kills every command of this process with its group: for an exit that drops nothing.
+pub fn kill_all() {
+    for group in groups().iter() {
+        // An error means that nobody is left.
+        let _ = killpg(*group, Signal::SIGKILL);
+    }
+}
+
 /// Kills a whole process group when it is dropped.
 struct Group(Option<Pid>);
 
 impl Group {
+    fn new(leader: Option<u32>) -> Self {
+        let leader = leader.and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+        groups().extend(leader);
+        Self(leader)
+    }
+
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.0 {
             // An error means that nobody is left.
             let _ = killpg(group, signal);
         }
     }
-
-    fn kill(mut self) {
-        self.signal(Signal::SIGKILL);
-        self.0 = None;
-    }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
         self.signal(Signal::SIGKILL);
+        if let Some(group) = self.0 {
+            groups().remove(&group);
+        }
     }
 }
 
@@ -227,7 +248,7 @@ struct Captures {
 pub async fn run(command: &Command) -> Result<Finished, ProcessError> {
     let started = Instant::now();
     let mut child = start(command)?;
-    let group = Group(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
+    let group = Group::new(child.id());
     let captures = Mutex::new(Captures {
         stdout: Capture::new(command.limits),
         stderr: Capture::new(command.limits),
@@ -271,7 +292,7 @@ pub async fn run(command: &Command) -> Result<Finished, ProcessError> {
             }
         }
     }
-    group.kill();
+    drop(group);
     if let Some(source) = wait_error {
         return Err(ProcessError::Start { program: program(command), source });
     }

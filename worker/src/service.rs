@@ -82,7 +82,7 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
         let (registry, health) = (worker.metrics.registry.clone(), worker.health.clone());
         tokio::spawn(refile_telemetry::http::serve(listener, registry, health, shutdown.clone().cancelled_owned()));
     }
-    process::stop_on_signal(shutdown.clone())?;
+    process::stop_on_signal(shutdown.clone(), crate::process::kill_all)?;
     tracing::info!(name = worker.name, concurrency = worker.concurrency, "the {} is up", role.as_str());
     pool::run(Arc::new(worker), shutdown).await;
     tracing::info!("the {} has stopped", role.as_str());

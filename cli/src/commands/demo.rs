@@ -86,7 +86,7 @@ async fn play(dir: &Path) -> anyhow::Result<(Vec<Task>, Arc<refile_config::Confi
     };
     let shutdown = CancellationToken::new();
     let (fleet, _) = Fleet::start(parts, false, shutdown.clone()).await?;
-    refile_telemetry::process::stop_on_signal(shutdown.clone())?;
+    refile_telemetry::process::stop_on_signal(shutdown.clone(), refile_worker::process::kill_all)?;
     let progress = tokio::spawn(report::progress(store.clone(), shutdown.clone()));
     let drained = tokio::time::timeout(DEADLINE, fleet.drained()).await;
     let was_told_to_stop = shutdown.is_cancelled();

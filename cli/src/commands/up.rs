@@ -30,7 +30,7 @@ pub(crate) async fn run(context: &Context, arguments: &UpArguments) -> anyhow::R
         Parts { config: context.config.clone(), store: store.clone(), artifacts: context.artifacts()?, metrics };
     let shutdown = CancellationToken::new();
     let (fleet, address) = Fleet::start(parts, true, shutdown.clone()).await?;
-    process::stop_on_signal(shutdown.clone())?;
+    process::stop_on_signal(shutdown.clone(), refile_worker::process::kill_all)?;
     if let Some(address) = address {
         tracing::info!(%address, "the fleet is up");
         if std::io::stderr().is_terminal() {

@@ -34,10 +34,10 @@ pub fn observer(metrics: &Metrics) -> Arc<dyn Fn(&'static str, Duration) + Send 
     Arc::new(move |operation, took| histogram.with_label_values(&[operation]).observe(took.as_secs_f64()))
 }
 
-/// Cancels the token at SIGTERM or SIGINT; a second signal ends the process at once.
+/// Cancels the token at SIGTERM or SIGINT; a second signal ends the process at once, after `last`.
 ///
 /// Errors where signals cannot be caught.
-pub fn stop_on_signal(shutdown: CancellationToken) -> std::io::Result<()> {
+pub fn stop_on_signal(shutdown: CancellationToken, last: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::spawn(async move {
@@ -45,6 +45,8 @@ pub fn stop_on_signal(shutdown: CancellationToken) -> std::io::Result<()> {
         tracing::info!("stopping: running jobs get a grace period; a second signal leaves at once");
         shutdown.cancel();
         tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} }
+        // Nothing is dropped by an exit: what must not outlive the process is ended here.
+        last();
         std::process::exit(LEFT_AT_ONCE);
     });
     Ok(())

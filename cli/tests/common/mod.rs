@@ -1,0 +1,76 @@
+//! A whole fleet as separate processes, on real repositories and stores.
+#![allow(dead_code, unreachable_pub)]
+
+pub mod place;
+pub mod redis;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Between two looks: many of them start a program.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A program of the workspace, beside the one that this package builds.
+#[track_caller]
+pub fn program(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_BIN_EXE_refile")).with_file_name(name);
+    assert!(path.is_file(), "{} is not there; build it first: cargo build --workspace", path.display());
+    path
+}
+
+/// Polls until something is there; panics where it is not in time.
+#[track_caller]
+pub fn until<T>(what: &str, within: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + within;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not within {} s: {what}", within.as_secs());
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Runs git as a user would and gives what it printed.
+#[track_caller]
+pub fn git(dir: &Path, args: &[&str]) -> String {
+    let out = Command::new("git")
+        .args(["-c", "user.name=Ann", "-c", "user.email=ann@example.com", "-c", "commit.gpgSign=false"])
+        .args(args)
+        .current_dir(dir)
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .output()
+        .expect("these tests need git");
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "git {args:?}: {said}");
+    String::from_utf8_lossy(&out.stdout).trim_end().to_owned()
+}
+
+/// The processes of a group that still run.
+pub fn group(leader: i32) -> Vec<i32> {
+    processes().into_iter().filter(|p| p.group == leader && !p.is_dead).map(|p| p.pid).collect()
+}
+
+/// A process of this machine.
+pub struct Process {
+    pub pid: i32,
+    pub group: i32,
+    /// It has ended, and nobody has asked for its status yet.
+    pub is_dead: bool,
+}
+
+/// The processes of this machine.
+pub fn processes() -> Vec<Process> {
+    let entries = std::fs::read_dir("/proc").expect("these tests need /proc");
+    let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter_map(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name may hold anything; what follows its last parenthesis is state, parent, group.
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+        let is_dead = matches!(fields.next()?, "Z" | "X");
+        Some(Process { pid, group: fields.nth(1)?.parse().ok()?, is_dead })
+    })
+    .collect()
+}
