@@ -57,9 +57,15 @@ pub(crate) fn note(text: impl std::fmt::Display) {
     let _ = writeln!(anstream::stderr(), "{text}");
 }
 
-/// Prints an error with its causes.
+/// Prints an error with its causes. Many errors tell their cause themselves; it is not told twice.
 pub(crate) fn error(error: &anyhow::Error) {
-    note(format!("{} {error:#}", styled(BAD.bold(), "error:")));
+    let mut said = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !said.contains(&cause) {
+            said = if said.is_empty() { cause } else { format!("{said}: {cause}") };
+        }
+    }
+    note(format!("{} {said}", styled(BAD.bold(), "error:")));
 }
 
 /// A table without lines, as wide as the terminal.
