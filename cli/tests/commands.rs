@@ -94,7 +94,10 @@ fn a_task_is_submitted_in_every_way() {
     place.ok(&["submit", "  from  a title "]);
     let described = place.run_with_input(&["submit", "described", "-d", "-"], "line one\nline two\n");
     let described = described.must(0, &[]).out.trim().to_owned();
-    place.write("t.jsonl", "{\"title\":\"json 1\",\"labels\":[\"a\"]}\n\n{\"title\":\"json 2\",\"priority\":\"high\"}\n");
+    place.write(
+        "t.jsonl",
+        "{\"title\":\"json 1\",\"labels\":[\"a\"]}\n\n{\"title\":\"json 2\",\"priority\":\"high\"}\n",
+    );
     assert_eq!(place.ok(&["submit", "--file", "t.jsonl", "--label", "b", "--priority", "low"]).lines().count(), 2);
     place.write("t.yaml", "- title: yaml 1\n  description: |\n    more\n    of it\n- title: yaml 2\n");
     place.ok(&["submit", "--file", "t.yaml"]);
@@ -106,7 +109,8 @@ fn a_task_is_submitted_in_every_way() {
     let list = place.json(&["task", "list"]);
     let mut newest_first = titles(&list);
     newest_first.reverse();
-    let wanted = ["from a title", "described", "json 1", "json 2", "yaml 1", "yaml 2", "stdin json", "stdin yaml", "array"];
+    let wanted =
+        ["from a title", "described", "json 1", "json 2", "yaml 1", "yaml 2", "stdin json", "stdin yaml", "array"];
     assert_eq!(newest_first, wanted);
     let of = |title: &str| list.as_array().unwrap().iter().find(|t| t["title"] == title).unwrap().clone();
     assert_eq!((&of("json 1")["labels"], &of("json 1")["priority"]), (&json!(["a", "b"]), &json!("low")));
@@ -159,7 +163,8 @@ fn a_list_is_filtered() {
 
 #[test]
 fn high_goes_before_normal_before_low() {
-    let place = Place::new();
+    // Each writes a file of its own, so that their landings do not conflict.
+    let place = Place::with("cat > $REFILE_TASK_ID.txt", "echo APPROVE", "");
     for priority in ["low", "normal", "high"] {
         place.ok(&["submit", priority, "--priority", priority]);
     }
@@ -220,7 +225,8 @@ fn verdict(format: &str, reply: &str) -> Value {
 #[test]
 fn a_verdict_is_read_in_three_formats() {
     let of = |v: &Value| (v["verdict"].clone(), v["required_change"].clone(), v["conf"].clone());
-    let json = r#"Well: {"verdict":"Request-Changes","required_change":"Add a test. Now.","critique":"c","conf":"90%"}"#;
+    let json =
+        r#"Well: {"verdict":"Request-Changes","required_change":"Add a test. Now.","critique":"c","conf":"90%"}"#;
     assert_eq!(of(&verdict("json", json)), (json!("needs_changes"), json!("Add a test."), json!(0.9)));
     assert_eq!(of(&verdict("text", "approve")), (json!("approved"), json!(""), json!(1.0)));
     assert_eq!(of(&verdict("text", "RETRY: Do it")), (json!("needs_changes"), json!("Do it"), json!(1.0)));
@@ -229,7 +235,9 @@ fn a_verdict_is_read_in_three_formats() {
     let judge = r#"{"verdict":"fail","summary":"s","findings":[],"required_fixes":["Fix a","Fix b"]}"#;
     assert_eq!(of(&verdict("judge", judge)), (json!("needs_changes"), json!("Fix a"), json!(1.0)));
     for format in ["json", "text", "judge"] {
-        for garbage in ["", "I like it.", "{\"verdict\":", "\u{0}\u{1b}[2J", "{\"verdict\":\"approved\"} {\"verdict\":\"reject\"}"] {
+        for garbage in
+            ["", "I like it.", "{\"verdict\":", "\u{0}\u{1b}[2J", "{\"verdict\":\"approved\"} {\"verdict\":\"reject\"}"]
+        {
             let read = verdict(format, garbage);
             assert_eq!(read["verdict"], "retry", "{format}: {garbage:?}");
             assert!(read["failure"].is_string(), "{read}");

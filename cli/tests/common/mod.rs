@@ -81,13 +81,8 @@ impl Place {
 
     /// Runs with a text on standard input.
     pub fn run_with_input(&self, args: &[&str], input: &str) -> Ran {
-        let mut child = self
-            .command(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child =
+            self.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // It may refuse its arguments before it reads.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         ended(child.wait_with_output().unwrap())
