@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 use refile_config::Config;
 use refile_coordinator::{Coordinator, StartError};
 use refile_core::failure::{Failure, FailureKind};
-use refile_core::{Outcome, Queue, TaskState};
+use refile_core::gate::GateReport;
+use refile_core::task::{Change, Review, Usage};
+use refile_core::verdict::{self, Format, Verdict};
+use refile_core::{Outcome, Queue, TaskState, Timestamp};
 use refile_store::artifacts::Artifacts;
 use refile_store::{ClaimRequest, OpenOptions, Report, Reported, Store};
 use refile_telemetry::{Health, Metrics};
@@ -34,11 +37,15 @@ async fn coordinator(dir: &std::path::Path, listen: &str) -> Coordinator {
     config.coordinator.listen = listen.to_owned();
     // One failed run of the agent is enough to ask a person.
     config.policy.max_infra_failures = 1;
+    config.policy.backoff = refile_config::Span(Duration::from_millis(1));
+    let metrics = Metrics::new().unwrap();
+    let observer = Some(refile_telemetry::process::observer(&metrics));
+    let options = OpenOptions { observer, ..OpenOptions::default() };
     Coordinator {
-        store: refile_store::open(&config.store, dir, OpenOptions::default()).await.unwrap(),
+        store: refile_store::open(&config.store, dir, options).await.unwrap(),
         artifacts: Artifacts::open(&config.artifacts, dir).unwrap(),
         config: Arc::new(config),
-        metrics: Metrics::new().unwrap(),
+        metrics,
         health: Health::default(),
         name: "coordinator-1".to_owned(),
     }
@@ -74,29 +81,25 @@ impl Api {
     /// Submits a task, lets its agent fail, and gives the id of the escalation that this makes.
     async fn escalated(&self, title: &str) -> String {
         let id = self.submit(json!({ "title": title })).await;
-        let request = ClaimRequest {
-            queues: vec![Queue::Code],
-            owner: "coder-1".to_owned(),
-            max: 1,
-            lease: DEADLINE,
-            wait: DEADLINE,
-        };
-        let claim = self.store.claim(&request).await.unwrap().remove(0);
-        assert_eq!(claim.lease.task.as_str(), id);
-        let outcome = Outcome::AgentFailed {
-            failure: Failure::new(FailureKind::Crash, "it fell over"),
-            prompt_digest: None,
-            transcript: None,
-            usage: refile_core::task::Usage::default(),
-        };
-        let reported = self.store.report(&[Report { lease: claim.lease, outcome }]).await.unwrap();
-        assert_eq!(reported, [Reported::Accepted]);
+        let task = self.work(Queue::Code, agent_failed()).await;
+        assert_eq!(task, id);
         let deadline = Instant::now() + DEADLINE;
         while self.state(&id).await != "escalated" {
             assert!(Instant::now() < deadline, "nobody decided");
             tokio::task::yield_now().await;
         }
         format!("{id}.1")
+    }
+
+    /// Does the next job of a queue as a worker does, with this outcome, and gives its task.
+    async fn work(&self, queue: Queue, outcome: Outcome) -> String {
+        let request =
+            ClaimRequest { queues: vec![queue], owner: "worker-1".to_owned(), max: 1, lease: DEADLINE, wait: DEADLINE };
+        let lease = self.store.claim(&request).await.unwrap().remove(0).lease;
+        let task = lease.task.to_string();
+        let reported = self.store.report(&[Report { lease, outcome }]).await.unwrap();
+        assert_eq!(reported, [Reported::Accepted]);
+        task
     }
 
     async fn state(&self, task: &str) -> String {
@@ -107,6 +110,57 @@ impl Api {
         self.shutdown.cancel();
         tokio::time::timeout(DEADLINE, self.running).await.expect("it stops when it is told to").unwrap();
     }
+}
+
+fn agent_failed() -> Outcome {
+    Outcome::AgentFailed {
+        failure: Failure::new(FailureKind::Crash, "it fell over"),
+        prompt_digest: None,
+        transcript: None,
+        usage: Usage::default(),
+    }
+}
+
+/// A change that a gate let through or did not.
+fn coded(head: &str, passed: bool) -> Outcome {
+    let change = Change {
+        branch: format!("refile/x/change/{head}"),
+        base_commit: "base".to_owned(),
+        head: head.to_owned(),
+        patch_id: format!("patch of {head}"),
+        files: 1,
+        diff: None,
+        summary: String::new(),
+    };
+    let gate = GateReport {
+        name: "lint".to_owned(),
+        passed,
+        required_change: None,
+        output: String::new(),
+        log: None,
+        duration_ms: 1,
+    };
+    let (prompt_digest, usage) = (String::new(), Usage::default());
+    Outcome::Coded { change, gates: vec![gate], prompt_digest, transcript: None, usage }
+}
+
+/// A review of a change: a reply in the text format, or a failure.
+fn reviewed(head: &str, reply: Result<&str, FailureKind>) -> Outcome {
+    let (verdict, failure) = match reply {
+        Ok(reply) => (verdict::read(Format::Text, reply).verdict, None),
+        Err(kind) => (Verdict::retry("failed"), Some(Failure::new(kind, "failed"))),
+    };
+    Outcome::Reviewed(Review {
+        reviewer: "strict".to_owned(),
+        at: Timestamp(0),
+        head: head.to_owned(),
+        verdict,
+        failure,
+        reply: None,
+        prompt_digest: None,
+        usage: Usage::default(),
+        members: Vec::new(),
+    })
 }
 
 async fn read(response: Response) -> (StatusCode, Value) {
@@ -166,7 +220,7 @@ async fn a_list_is_filtered_and_goes_by_pages() {
     let (_, last) = api.get(&format!("/api/v1/tasks?limit=2&cursor={}", second["next"])).await;
     assert_eq!((titles(&last), &last["next"]), (vec!["one"], &Value::Null));
     assert_eq!(titles(&api.get("/api/v1/tasks?label=a&state=open,escalated").await.1), ["four", "three", "one"]);
-    assert_eq!(titles(&api.get("/api/v1/tasks?text=T").await.1), ["three", "two"]);
+    assert_eq!(titles(&api.get("/api/v1/tasks?text=FOUR").await.1), ["four"]);
     assert_eq!(titles(&api.get("/api/v1/tasks?state=merged").await.1), Vec::<&str>::new());
     assert_eq!(titles(&api.get("/api/v1/tasks?repository=/none").await.1), Vec::<&str>::new());
     refused(api.get("/api/v1/tasks?state=done").await, 400, "`done`");
@@ -322,7 +376,17 @@ fn sample(line: &str) -> (String, String, f64) {
 #[tokio::test]
 async fn metrics_are_prometheus_text_with_every_family() {
     let api = Api::start().await;
-    api.escalated("A").await;
+    api.submit(json!({ "title": "A" })).await;
+    api.work(Queue::Code, coded("h1", false)).await;
+    api.work(Queue::Code, coded("h2", true)).await;
+    api.work(Queue::Review, reviewed("h2", Err(FailureKind::RateLimit))).await;
+    api.work(Queue::Review, reviewed("h2", Ok("RETRY: Do it well"))).await;
+    let task = api.work(Queue::Code, agent_failed()).await;
+    let deadline = Instant::now() + DEADLINE;
+    while api.state(&task).await != "escalated" {
+        assert!(Instant::now() < deadline, "nobody decided");
+        tokio::task::yield_now().await;
+    }
     api.submit(json!({ "title": "B" })).await;
     let response = api.client.get(format!("{}/metrics", api.url)).send().await.unwrap();
     assert!(response.headers()["content-type"].to_str().unwrap().starts_with("text/plain; version=0.0.4"));
@@ -352,7 +416,9 @@ async fn metrics_are_prometheus_text_with_every_family() {
         "queue_depth",
         "queue_oldest_seconds",
         "leases",
-        "leases_expired_total",
+        "workers",
+        "store_command_seconds",
+        "build_info",
     ] {
         assert!(helped.contains(&format!("refile_{name}")), "no family refile_{name} in\n{text}");
     }
@@ -361,6 +427,11 @@ async fn metrics_are_prometheus_text_with_every_family() {
         ("refile_tasks", "state=\"escalated\"", 1.0),
         ("refile_tasks", "state=\"open\"", 1.0),
         ("refile_escalations_open", "reason=\"coder_unavailable\"", 1.0),
+        ("refile_gate_failures_total", "gate=\"lint\"", 1.0),
+        ("refile_refiles_total", "cause=\"gate\"", 1.0),
+        ("refile_refiles_total", "cause=\"review\"", 1.0),
+        ("refile_review_failures_total", "reviewer=\"strict\",kind=\"rate_limit\"", 1.0),
+        ("refile_reviews_total", "reviewer=\"strict\",verdict=\"needs_changes\"", 1.0),
         ("refile_queue_depth", "queue=\"code\",priority=\"normal\"", 1.0),
         ("refile_leases", "queue=\"code\"", 0.0),
         ("refile_workers", "role=\"coordinator\"", 1.0),
