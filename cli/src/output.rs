@@ -59,12 +59,7 @@ pub(crate) fn note(text: impl std::fmt::Display) {
 
 /// Prints an error with its causes. Many errors tell their cause themselves; it is not told twice.
 pub(crate) fn error(error: &anyhow::Error) {
-    let mut said = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if !said.contains(&cause) {
-            said = if said.is_empty() { cause } else { format!("{said}: {cause}") };
-        }
-    }
+    let said = refile_telemetry::process::explained(error.as_ref());
     note(format!("{} {said}", styled(BAD.bold(), "error:")));
 }
 

@@ -179,8 +179,8 @@ fn a_password_is_never_shown() {
 #[test]
 fn a_task_that_is_not_there_or_not_named_clearly_is_said() {
     let place = Place::new();
-    let text: String = (0..40).map(|i| format!("{{\"title\":\"task {i}\"}}\n")).collect();
-    place.write("t.jsonl", &text);
+    let lines: Vec<String> = (0..40).map(|i| format!("{{\"title\":\"task {i}\"}}")).collect();
+    place.write("t.jsonl", &lines.join("\n"));
     let ids = place.ok(&["submit", "--file", "t.jsonl"]);
     let ids: Vec<&str> = ids.split_whitespace().collect();
     // 40 ids over 32 letters: two of them begin alike.

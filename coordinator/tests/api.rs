@@ -108,7 +108,7 @@ impl Api {
 
     async fn stop(self) {
         self.shutdown.cancel();
-        tokio::time::timeout(DEADLINE, self.running).await.expect("it stops when it is told to").unwrap();
+        tokio::time::timeout(DEADLINE, self.running).await.unwrap().unwrap();
     }
 }
 

@@ -34,7 +34,7 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
-            .expect("these tests need a redis-server on the PATH: install it");
+            .unwrap_or_else(|error| panic!("these tests need a redis-server on the PATH: {error}"));
         let mut server = Self { child, port, _dir: dir };
         let deadline = Instant::now() + Duration::from_secs(30);
         while Instant::now() < deadline {
