@@ -140,8 +140,8 @@ pub(crate) struct ListArguments {
     #[arg(long, value_name = "TEXT")]
     pub(crate) text: Option<String>,
     /// At most so many
-    #[arg(long, default_value_t = 50, value_name = "N")]
-    pub(crate) limit: usize,
+    #[arg(long, default_value = "50", value_name = "N")]
+    pub(crate) limit: std::num::NonZeroUsize,
 }
 
 #[derive(Debug, Args)]

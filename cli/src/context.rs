@@ -1,5 +1,6 @@
 //! The configuration and the store that a command works on.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::bail;
@@ -25,6 +26,7 @@ pub(crate) struct Context {
     pub(crate) config: Arc<Config>,
     pub(crate) sources: Sources,
     pub(crate) json: bool,
+    file: Option<PathBuf>,
     allow_volatile: bool,
 }
 
@@ -33,7 +35,18 @@ impl Context {
     pub(crate) fn new(global: &Global) -> anyhow::Result<Self> {
         let flags: Vec<_> = global.store.clone().map(|url| ("store", url)).into_iter().collect();
         let (config, sources) = refile_config::load(global.config.as_deref(), std::env::vars(), &flags)?;
-        Ok(Self { config: Arc::new(config), sources, json: global.json, allow_volatile: global.allow_volatile })
+        Ok(Self {
+            config: Arc::new(config),
+            sources,
+            json: global.json,
+            file: global.config.clone(),
+            allow_volatile: global.allow_volatile,
+        })
+    }
+
+    /// How this program is called on the same configuration, for commands that are printed to be copied.
+    pub(crate) fn command(&self) -> String {
+        self.file.as_ref().map_or_else(|| "refile".to_owned(), |file| command_with(file))
     }
 
     /// Opens the store.
@@ -77,10 +90,27 @@ pub(crate) async fn find_task(store: &dyn Store, given: &str) -> anyhow::Result<
     }
 }
 
+/// How this program is called on a configuration.
+pub(crate) fn command_with(file: &Path) -> String {
+    let file = file.display().to_string();
+    let is_plain = file.chars().all(|c| c.is_alphanumeric() || "/._-+:@".contains(c));
+    if is_plain {
+        format!("refile --config {file}")
+    } else {
+        format!("refile --config '{}'", file.replace('\'', r"'\''"))
+    }
+}
+
 /// Who is at the keyboard.
 pub(crate) fn user() -> String {
     ["USER", "LOGNAME"]
         .iter()
-        .find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()))
+        .find_map(|name| std::env::var(name).ok())
+        .filter(|name| !name.is_empty())
+        // Services and containers often have neither, and the audit log should name somebody all the same.
+        .or_else(|| {
+            let told = std::process::Command::new("id").arg("-un").output().ok().filter(|o| o.status.success())?;
+            Some(String::from_utf8_lossy(&told.stdout).trim().to_owned()).filter(|name| !name.is_empty())
+        })
         .unwrap_or_else(|| "unknown".to_owned())
 }

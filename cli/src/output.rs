@@ -57,9 +57,10 @@ pub(crate) fn note(text: impl std::fmt::Display) {
     let _ = writeln!(anstream::stderr(), "{text}");
 }
 
-/// Prints an error with its causes.
+/// Prints an error with its causes. Many errors tell their cause themselves; it is not told twice.
 pub(crate) fn error(error: &anyhow::Error) {
-    note(format!("{} {error:#}", styled(BAD.bold(), "error:")));
+    let said = refile_telemetry::process::explained(error.as_ref());
+    note(format!("{} {said}", styled(BAD.bold(), "error:")));
 }
 
 /// A table without lines, as wide as the terminal.

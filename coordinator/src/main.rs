@@ -1,6 +1,7 @@
 //! The coordinator as a process of its own.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -34,8 +35,14 @@ struct Arguments {
 }
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
+async fn main() -> ExitCode {
+    match run(Arguments::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => process::failed(error.as_ref()),
+    }
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<()> {
     logging::init(false);
     process::install_tls();
     let mut flags = Vec::new();

@@ -188,3 +188,21 @@ async fn a_zombies_landing_below_the_next_attempt_is_found() {
     assert_eq!(landed(land_change(&place, &known, &next).await), zombies);
     assert_eq!(trailers(&place, "t1"), 1);
 }
+
+#[tokio::test]
+async fn landings_at_once_leave_a_checked_out_branch_clean() {
+    let place = Place::new();
+    let mut changes = Vec::new();
+    for id in ["t1", "t2", "t3", "t4", "t5", "t6"] {
+        let task = task(&place, id);
+        let change = Try::script(&format!("echo x > {id}.txt")).change(&place, &task).await;
+        changes.push((task, change));
+    }
+    let landings = changes.iter().map(|(task, change)| land_change(&place, task, change));
+    let outcomes = futures::future::join_all(landings).await;
+    for (outcome, (task, _)) in outcomes.into_iter().zip(&changes) {
+        landed(outcome);
+        assert_eq!(trailers(&place, task.id.as_str()), 1);
+    }
+    assert_eq!(git(&place.origin, &["status", "--porcelain", "--untracked-files=no"]), "");
+}

@@ -116,13 +116,24 @@ async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Resu
             untrusted(&prompt(&task, phase, context.config.carry()))
         ));
     }
-    let id = &escalation.id;
+    let (id, refile) = (&escalation.id, context.command());
     output::line(format!(
-        "\n{}\n  refile task log {task} --full\n  refile task diff {task}\n{}\n  refile escalation approve {id}\n  refile escalation refile {id} \"DO THIS\"\n  refile escalation retry {id}\n  refile escalation reject {id}",
+        "\n{}\n  {refile} task log {task} --full\n  {refile} task diff {task}",
         styled(DIM, "--- its evidence"),
-        styled(DIM, "--- to decide it"),
         task = task.id,
     ));
+    match &escalation.decision {
+        Some(decided) => output::line(format!(
+            "\nIt was decided at {} UTC: {} by {}",
+            output::time(decided.at),
+            decided.decision.as_str(),
+            untrusted(&decided.by)
+        )),
+        None => output::line(format!(
+            "\n{}\n  {refile} escalation approve {id}\n  {refile} escalation refile {id} \"WHAT THE NEXT ATTEMPT MUST DO\"\n  {refile} escalation retry {id}\n  {refile} escalation reject {id}",
+            styled(DIM, "--- to decide it"),
+        )),
+    }
     Ok(Ended::Done)
 }
 

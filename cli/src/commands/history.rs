@@ -60,7 +60,8 @@ async fn print_attempt(attempt: &AttemptView, whole: Option<&Artifacts>) -> anyh
         output::line(format!("  {} {} (not charged)", styled(DIM, "failed:"), untrusted(failure)));
     }
     if let Some(change) = &attempt.change {
-        output::line(format!("  {} files changed, on {}", change.files, change.branch));
+        let files = if change.files == 1 { "file" } else { "files" };
+        output::line(format!("  {} {files} changed, on {}", change.files, change.branch));
     }
     print_artifact(whole, "transcript", attempt.transcript.as_deref()).await?;
     for gate in &attempt.gates {

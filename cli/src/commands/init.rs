@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &InitArguments, json: bool) -> anyhow::Result<Ended
         bail!("{FILE_NAME} is there already; --force writes over it");
     }
     let base = base_branch()?;
-    let text = configuration(&base, Path::new("."));
+    let text = configuration(&repository()?, &base, Path::new("."));
     // What is written must be what is read.
     std::fs::write(here, &text).with_context(|| format!("cannot write {FILE_NAME}"))?;
     refile_config::load(Some(here), [], &[])?;
@@ -62,8 +62,15 @@ fn base_branch() -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&told.stdout).trim().to_owned())
 }
 
+/// The way from here to the repository's folder.
+fn repository() -> anyhow::Result<String> {
+    let told = Command::new("git").args(["rev-parse", "--show-cdup"]).output().context("cannot run git")?;
+    let way = String::from_utf8_lossy(&told.stdout).trim().trim_end_matches('/').to_owned();
+    Ok(if way.is_empty() { ".".to_owned() } else { way })
+}
+
 /// The file for a folder with these files in it.
-fn configuration(base: &str, dir: &Path) -> String {
+fn configuration(url: &str, base: &str, dir: &Path) -> String {
     let on_path = |program: &str| {
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).any(|d| d.join(program).is_file())
     };
@@ -73,7 +80,7 @@ fn configuration(base: &str, dir: &Path) -> String {
         r#"# What each process of the fleet does. `refile config show` prints every value that is in force.
 
 [repository]
-url = "."
+url = {url}
 base = {base}
 
 [policy]
@@ -95,6 +102,7 @@ command = ["python3", "review.py"]
 # kind = "anthropic"         # or "openai", with a base_url for any server that speaks its API
 # api_key_env = "ANTHROPIC_API_KEY"
 "#,
+        url = toml_string(url),
         base = toml_string(base),
     );
     let mut named: Vec<&str> = Vec::new();
@@ -135,7 +143,7 @@ mod tests {
             std::fs::write(dir.path().join(file), "").unwrap();
         }
         let path = dir.path().join(FILE_NAME);
-        std::fs::write(&path, configuration("trunk \"x\"", dir.path())).unwrap();
+        std::fs::write(&path, configuration(".", "trunk \"x\"", dir.path())).unwrap();
         let (config, _) = refile_config::load(Some(&path), [], &[]).unwrap();
         assert_eq!(config.repository.base, "trunk \"x\"");
         let gates: Vec<&str> = config.gates.iter().map(|g| g.name.as_str()).collect();

@@ -86,7 +86,7 @@ fn from_file(path: &Path) -> anyhow::Result<Vec<Entry>> {
         (path.display().to_string(), text)
     };
     let is_json = match path.extension().and_then(|e| e.to_str()) {
-        Some("jsonl" | "ndjson" | "json") => true,
+        Some("jsonl" | "ndjson") => true,
         Some("yaml" | "yml") => false,
         _ => text.trim_start().starts_with('{'),
     };
@@ -116,8 +116,8 @@ fn from_json_lines(name: &str, text: &str) -> Result<Vec<Entry>, String> {
 }
 
 fn from_yaml(name: &str, text: &str) -> Result<Vec<Entry>, String> {
-    let requests: Vec<serde_saphyr::Spanned<TaskRequest>> =
-        serde_saphyr::from_str(text).map_err(|error| format!("{name}: {error}"))?;
+    let requests: Vec<serde_saphyr::Spanned<TaskRequest>> = serde_saphyr::from_str(text)
+        .map_err(|error| format!("{name}: {}", error.to_string().trim_start_matches("error: ")))?;
     let entry = |spanned: serde_saphyr::Spanned<TaskRequest>| Entry {
         place: format!("{name}, line {}", spanned.referenced.line()),
         request: spanned.value,

@@ -32,6 +32,7 @@ pub(crate) async fn run(context: &Context, command: TaskCommand) -> anyhow::Resu
 }
 
 async fn list(context: &Context, store: &dyn Store, arguments: ListArguments) -> anyhow::Result<Ended> {
+    let limit = arguments.limit.get();
     let filter = Filter {
         states: arguments.state,
         repository: arguments.repository.map(|r| context.config.repository_url(&r)),
@@ -41,13 +42,13 @@ async fn list(context: &Context, store: &dyn Store, arguments: ListArguments) ->
     let mut tasks: Vec<Task> = Vec::new();
     let mut cursor = None;
     let more = loop {
-        let page = store.list(&filter, cursor, PAGE.min(arguments.limit - tasks.len())).await?;
+        let page = store.list(&filter, cursor, PAGE.min(limit - tasks.len())).await?;
         for id in &page.undecodable {
             output::note(format!("task {id} was written by another version and cannot be read"));
         }
         tasks.extend(page.tasks);
         cursor = page.next;
-        if cursor.is_none() || tasks.len() >= arguments.limit {
+        if cursor.is_none() || tasks.len() >= limit {
             break cursor.is_some();
         }
     };
@@ -66,9 +67,13 @@ async fn list(context: &Context, store: &dyn Store, arguments: ListArguments) ->
             untrusted(&task.title),
         ]);
     }
-    output::print_table(&table, "no tasks; `refile submit TITLE` adds one");
+    let is_filtered = filter != Filter::default();
+    output::print_table(
+        &table,
+        if is_filtered { "no task is like that" } else { "no tasks; `refile submit TITLE` adds one" },
+    );
     if more {
-        output::note(styled(DIM, format!("more than {}; --limit shows more", arguments.limit)));
+        output::note(styled(DIM, format!("more than {limit}; --limit shows more")));
     }
     Ok(Ended::Done)
 }
@@ -126,7 +131,7 @@ async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Resu
             styled(output::WAITS, "waits for a person:"),
             open.reason,
             untrusted(&open.detail),
-            styled(DIM, format!("refile escalation show {}", open.id))
+            styled(DIM, format!("{} escalation show {}", context.command(), open.id))
         ));
     }
     Ok(Ended::Done)

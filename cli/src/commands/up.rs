@@ -66,7 +66,7 @@ fn report(context: &Context, stats: &Stats) -> anyhow::Result<()> {
         .collect();
     output::line(if said.is_empty() { "no tasks".to_owned() } else { said.join(", ") });
     if tasks(stats, TaskState::Escalated) > 0 {
-        output::note(styled(DIM, "refile escalation list shows what waits for a person"));
+        output::note(styled(DIM, format!("`{} escalation list` shows what waits for a person", context.command())));
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
-//! A whole fleet as separate processes, on real repositories and stores.
+//! What the tests share: the binary in a folder, a whole fleet of processes, a real Redis.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod command;
 pub mod place;
 pub mod redis;
 

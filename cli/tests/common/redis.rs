@@ -1,29 +1,39 @@
 //! A real `redis-server` of the test's own.
 
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+/// Settings of a server that keeps what it is told. What a crash of the server itself may lose is not the subject here:
+/// each write is on disk before it is confirmed.
+pub const DURABLE: [&str; 8] =
+    ["--save", "", "--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction"];
 
 /// A running server with its folder. It is stopped when this is dropped, and no other is.
 pub struct Redis {
     folder: tempfile::TempDir,
     child: Child,
     port: u16,
+    settings: Vec<String>,
 }
 
 impl Redis {
-    /// Starts a server on a free port and waits until it answers.
+    /// Starts a server that keeps what it is told, and waits until it answers.
     pub fn start() -> Self {
+        Self::start_with(&DURABLE)
+    }
+
+    /// Starts a server with settings of its own.
+    pub fn start_with(settings: &[&str]) -> Self {
+        let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
         let folder = tempfile::tempdir().unwrap();
         for _ in 0..20 {
-            let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+            let port = free_port();
             // The port may be lost to somebody else in between: then another one.
-            if let Some(child) = start_on(port, folder.path()) {
-                return Self { folder, child, port };
+            if let Some(child) = start_on(port, folder.path(), &settings) {
+                return Self { folder, child, port, settings };
             }
         }
         panic!("no redis-server could be started on any of 20 ports");
@@ -41,7 +51,8 @@ impl Redis {
 
     /// Starts it again with the same files on the same port.
     pub fn start_again(&mut self) {
-        self.child = start_on(self.port, self.folder.path()).expect("redis-server starts again on its port");
+        self.child =
+            start_on(self.port, self.folder.path(), &self.settings).expect("redis-server starts again on its port");
     }
 }
 
@@ -54,11 +65,10 @@ impl Drop for Redis {
 }
 
 /// Starts a server; nothing where it ended at once.
-fn start_on(port: u16, folder: &Path) -> Option<Child> {
-    // What a crash of the server itself may lose is not the subject here: each write is on disk before it is confirmed.
+fn start_on(port: u16, folder: &Path, settings: &[String]) -> Option<Child> {
     let mut child = Command::new("redis-server")
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
-        .args(["--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction"])
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(settings)
         .arg("--dir")
         .arg(folder)
         .stdin(Stdio::null())
@@ -92,4 +102,9 @@ fn is_it(port: u16, pid: u32) -> bool {
     };
     // While it loads its file it answers with an error.
     ask().is_ok_and(|said| said.starts_with("+PONG") && said.contains(&format!("process_id:{pid}\r")))
+}
+
+/// A port of loopback on which nobody listens at the moment.
+pub fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }

@@ -18,6 +18,9 @@ use tokio::net::TcpListener;
 use crate::apply::ApplyError;
 use crate::{Coordinator, fleet};
 
+/// The longest refusal of the framework that is passed on, in bytes.
+const MAX_REFUSAL: usize = 64 << 10;
+
 /// Serves the API until `shutdown`.
 pub async fn serve(
     listener: TcpListener,
@@ -38,7 +41,9 @@ pub fn router(coordinator: Coordinator) -> Router {
         .route("/api/v1/escalations/{id}/decision", post(escalations::decide))
         .route("/metrics", get(metrics))
         .with_state(coordinator)
+        .layer(axum::middleware::from_fn(errors_as_json))
         .merge(refile_telemetry::http::probes(health))
+        .fallback(nothing_there)
         .layer(axum::middleware::from_fn(from_loopback_names))
 }
 
@@ -46,6 +51,33 @@ pub fn router(coordinator: Coordinator) -> Router {
 pub fn metrics_router(coordinator: Coordinator) -> Router {
     let health = coordinator.health.clone();
     Router::new().route("/metrics", get(metrics)).with_state(coordinator).merge(refile_telemetry::http::probes(health))
+}
+
+async fn nothing_there(request: Request) -> ApiError {
+    ApiError::not_found(format!("there is nothing at {}", request.uri().path()))
+}
+
+/// Gives the refusals that the framework makes itself (a body that is no JSON, an unknown query, a wrong method) the form
+/// that every other error has.
+async fn errors_as_json(request: Request, next: Next) -> Response {
+    let what = format!("{} {}", request.method(), request.uri().path());
+    let response = next.run(request).await;
+    let status = response.status();
+    let content = response.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    if !status.is_client_error() && !status.is_server_error() || content.starts_with("application/json") {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let said = axum::body::to_bytes(body, MAX_REFUSAL).await.unwrap_or_default();
+    let message = match String::from_utf8_lossy(&said).trim() {
+        "" => format!("{what}: {}", status.canonical_reason().unwrap_or("refused")),
+        said => said.to_owned(),
+    };
+    let answer = ApiError { status, message }.into_response();
+    // A header such as `Allow` still holds; those of the old body do not.
+    parts.headers.remove(header::CONTENT_LENGTH);
+    parts.headers.extend(answer.headers().clone());
+    Response::from_parts(parts, answer.into_body())
 }
 
 async fn metrics(State(coordinator): State<Coordinator>) -> Response {
@@ -65,8 +97,10 @@ async fn from_loopback_names(request: Request, next: Next) -> Response {
     let named = |headers: &HeaderMap, name| headers.get(name).map(|v| v.to_str().unwrap_or_default().to_owned());
     let headers = request.headers();
     let host = named(headers, header::HOST).unwrap_or_default();
-    let origin = named(headers, header::ORIGIN).and_then(|o| o.split_once("://").map(|(_, host)| host.to_owned()));
-    if is_loopback_name(&host) && origin.is_none_or(|o| is_loopback_name(&o)) {
+    // A browser sends the origin `null` for pages that it does not trust: nothing with a name is let in without it.
+    let origin = named(headers, header::ORIGIN);
+    let is_ours = |origin: &str| origin.split_once("://").is_some_and(|(_, host)| is_loopback_name(host));
+    if is_loopback_name(&host) && origin.is_none_or(|o| is_ours(&o)) {
         return next.run(request).await;
     }
     let message = "requests must name this server as localhost, 127.0.0.1 or [::1]".to_owned();

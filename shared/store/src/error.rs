@@ -69,13 +69,20 @@ impl StoreError {
 
 /// A URL as it may be shown: the password is replaced.
 pub fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    // A URL that lacks its slashes is wrong, and its password is one all the same.
+    let Some((scheme, slashes, rest)) = url
+        .split_once("://")
+        .map(|(scheme, rest)| (scheme, "://", rest))
+        .or_else(|| url.split_once(':').map(|(scheme, rest)| (scheme, ":", rest)))
+    else {
+        return url.to_owned();
+    };
     match rest.rsplit_once('@') {
-        None => url.to_owned(),
-        Some((login, host)) => {
-            let user = login.split(':').next().unwrap_or_default();
-            format!("{scheme}://{user}:***@{host}")
+        Some((login, host)) if scheme != "sqlite" => {
+            let user = login.split_once(':').map_or("", |(user, _)| user);
+            format!("{scheme}{slashes}{user}:***@{host}")
         }
+        _ => url.to_owned(),
     }
 }
 
@@ -89,5 +96,7 @@ mod tests {
         assert_eq!(without_password("redis://:p@ss@host/0"), "redis://:***@host/0");
         assert_eq!(without_password("redis://host:6379/0"), "redis://host:6379/0");
         assert_eq!(without_password("sqlite:a.db"), "sqlite:a.db");
+        assert_eq!(without_password("sqlite:a@b.db"), "sqlite:a@b.db");
+        assert_eq!(without_password("redis:p@host"), "redis::***@host");
     }
 }

@@ -1,5 +1,6 @@
 //! What every process does at its start and its end.
 
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,26 @@ pub fn host_name() -> String {
 pub fn unique_name(role: &str) -> String {
     let random = uuid::Uuid::new_v4().as_u128() & 0xffff_ffff_ffff;
     format!("{role}-{}-{}-{random:012x}", host_name(), std::process::id())
+}
+
+/// An error with its causes, in one text. Many errors tell their cause themselves; it is not told twice.
+pub fn explained(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut said = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let words = next.to_string();
+        if !said.contains(&words) {
+            said = format!("{said}: {words}");
+        }
+        cause = next.source();
+    }
+    said
+}
+
+/// The end of a process that could not do its work: says why, and gives the status 1.
+pub fn failed(error: &(dyn std::error::Error + 'static)) -> ExitCode {
+    eprintln!("error: {}", explained(error));
+    ExitCode::FAILURE
 }
 
 /// Tells a store's operations to the metrics.

@@ -1,14 +1,20 @@
 //! The coder as a process of its own.
 
+use std::process::ExitCode;
+
 use clap::{CommandFactory, FromArgMatches};
+use refile_telemetry::process;
 use refile_worker::service::{Arguments, serve};
 use refile_worker::worker::Role;
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
+async fn main() -> ExitCode {
     let command = Arguments::command()
         .name("refile-coder")
         .about("Makes attempts and lands approved changes. Any number may run on one store.");
-    let arguments = Arguments::from_arg_matches(&command.get_matches())?;
-    serve(Role::Coder, arguments).await
+    let arguments = Arguments::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
+    match serve(Role::Coder, arguments).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => process::failed(error.as_ref()),
+    }
 }

@@ -167,7 +167,9 @@ impl Mirror {
         let lease = format!("--force-with-lease=refs/heads/{branch}:{old}");
         let refspec = format!("{commit}:refs/heads/{branch}");
         let mut args = vec!["push", "--porcelain", "--no-verify", "--no-follow-tags", &lease];
+        let mut _turn = None;
         if names::is_local(&self.url) {
+            _turn = self.turn().await;
             // Brings a clean work tree along where the branch is checked out, and refuses where it is not clean.
             args.push("--receive-pack=git -c receive.denyCurrentBranch=updateInstead receive-pack");
         }
@@ -208,15 +210,28 @@ impl Mirror {
     /// Waits for the file lock that all processes share; it is given back when the file is dropped.
     async fn locked(&self) -> Result<std::fs::File, GitError> {
         let path = self.lock.clone();
-        let lock = move || {
-            let file = std::fs::File::create(&path)?;
-            file.lock().map(|()| file)
-        };
-        tokio::task::spawn_blocking(lock)
-            .await
-            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
-            .map_err(GitError::folder("lock", &self.lock))
+        lock(move || std::fs::File::create(&path)).await.map_err(GitError::folder("lock", &self.lock))
     }
+
+    /// The turn to push to a repository of this machine, of all its workers: git brings a work tree along before it moves
+    /// the branch, and of two that push at once the loser would leave its files there. The lock is on the folder, so that
+    /// nothing is added to a repository of somebody else's. Where it cannot be had, the push tells why.
+    async fn turn(&self) -> Option<std::fs::File> {
+        let folder = Path::new(self.url.strip_prefix("file://").unwrap_or(&self.url));
+        let git = folder.join(".git");
+        let folder = if git.is_dir() { git } else { folder.to_path_buf() };
+        lock(move || std::fs::File::open(folder)).await.ok()
+    }
+}
+
+/// Opens a file or a folder and waits for its lock.
+async fn lock<F>(open: F) -> std::io::Result<std::fs::File>
+where
+    F: FnOnce() -> std::io::Result<std::fs::File> + Send + 'static,
+{
+    tokio::task::spawn_blocking(move || open().and_then(|file| file.lock().map(|()| file)))
+        .await
+        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
 }
 
 /// The words in brackets behind the `!` of `git push --porcelain`.

@@ -14,6 +14,7 @@ use refile_store::Store;
 use tokio_util::sync::CancellationToken;
 
 use super::sample;
+use crate::context::command_with;
 use crate::fleet::tasks as count;
 use crate::output::{self, BOLD, DIM, state_style, styled};
 
@@ -124,7 +125,7 @@ fn print_escalations(dir: &Path, tasks: &[Task]) {
         return;
     }
     output::line(format!("\n{}", styled(BOLD, "Waiting for a person")));
-    let refile = format!("refile --config {}", dir.join(refile_config::FILE_NAME).display());
+    let refile = command_with(&dir.join(refile_config::FILE_NAME));
     for (task, escalation) in open {
         let id = &escalation.id;
         output::line(format!("  {id}  {}: {}", escalation.reason, task.title));

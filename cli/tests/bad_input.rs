@@ -1,0 +1,233 @@
+//! What is wrong is said, with what to do about it, and nothing is lost or half done.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::command::{Desk, STRICT_REVIEWER};
+use common::redis::{DURABLE, Redis, free_port};
+
+#[test]
+fn an_unknown_key_is_named_with_its_line_and_the_nearest_one() {
+    let place = Desk::new();
+    place.write("refile.toml", "[policy]\n\nmax_atempts = 4\n");
+    let says = ["refile.toml", "line 3", "max_atempts", "did you mean `max_attempts`?"];
+    for command in [&["task", "list"][..], &["submit", "x"], &["up", "--drain"], &["config", "show"]] {
+        place.fails(command, 1, &says);
+    }
+    assert!(!place.path(".refile").exists(), "nothing is made before the configuration is read");
+    place.fails(&["--config", "other.toml", "task", "list"], 1, &["other.toml", "refile init"]);
+}
+
+#[test]
+fn a_bad_environment_variable_is_named() {
+    let place = Desk::new();
+    let ran = place.command(&["task", "list"]).env("REFILE_POLICY_MAX_ATTEMPTS", "many").output().unwrap();
+    common::command::ended(ran).must(1, &["REFILE_POLICY_MAX_ATTEMPTS", "many"]);
+}
+
+#[test]
+fn a_repository_or_a_branch_that_is_not_there_is_said_at_submit() {
+    let place = Desk::new();
+    place.git(&["branch", "release"]);
+    place.fails(&["submit", "x", "--base", "trunk"], 2, &["trunk", "main", "release", "nothing was submitted"]);
+    place.fails(&["submit", "x", "--repository", "nowhere"], 2, &["nowhere", "nothing was submitted"]);
+    place.write("tasks.jsonl", "{\"title\":\"good\"}\n{\"title\":\"bad\",\"base\":\"trunk\"}\n");
+    place.fails(&["submit", "--file", "tasks.jsonl"], 2, &["trunk", "nothing was submitted"]);
+    place.fails(&["submit", "x", "--base", "--upload-pack=evil"], 2, &["upload-pack"]);
+    place.fails(&["submit", "  "], 2, &["title", "nothing was submitted"]);
+    place.fails(&["submit"], 2, &["TITLE"]);
+    place.fails(&["submit", "x", "--priority", "urgent"], 2, &["high, normal and low"]);
+    assert_eq!(place.tasks(), 0);
+}
+
+#[test]
+fn up_says_what_it_lacks_before_it_takes_work() {
+    let place = Desk::new();
+    let id = place.submit("x");
+    let config = std::fs::read_to_string(place.path("refile.toml")).unwrap();
+    place.write("refile.toml", &config.replacen("[\"sh\", ", "[\"no-such-agent\", ", 1));
+    place.fails(&["up", "--drain"], 1, &["agents.fixer.command", "no-such-agent"]);
+    let (head, reviewer) = config.split_once("[reviewers.strict]").unwrap();
+    place.write("refile.toml", head);
+    place.fails(&["up", "--drain"], 1, &["no reviewer is configured", "[reviewers.NAME]"]);
+    let (head, _) = head.split_once("[agents.fixer]").unwrap();
+    place.write("refile.toml", &format!("{head}[reviewers.strict]{reviewer}"));
+    place.fails(&["up", "--drain"], 1, &["no agent is configured", "[agents.NAME]", "refile init"]);
+    place.write("refile.toml", &config);
+    assert_eq!(place.json(&["task", "show", &id])["state"], "open");
+    place.ok(&["up", "--drain"]);
+    assert_eq!(place.json(&["task", "show", &id])["state"], "merged", "nothing was lost");
+}
+
+#[test]
+fn up_says_that_its_address_is_taken_or_open_to_others() {
+    let place = Desk::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let up = |address: &str| {
+        let ran = place.command(&["up", "--drain"]).env("REFILE_COORDINATOR_LISTEN", address).output().unwrap();
+        common::command::ended(ran)
+    };
+    let address = taken.local_addr().unwrap().to_string();
+    up(&address).must(1, &["cannot listen", &address, "coordinator.listen"]);
+    up("0.0.0.0:0").must(1, &["coordinator.listen", "loopback"]);
+}
+
+#[track_caller]
+fn refused(name: &str, text: &str, says: &[&str]) {
+    let place = Desk::new();
+    place.write(name, text);
+    place.fails(&["submit", "--file", name], 2, says);
+    let ran = place.run_with_input(&["submit", "--file", "-"], text);
+    assert_eq!((ran.status, ran.out.as_str()), (2, ""), "{ran:?}");
+    assert_eq!(place.tasks(), 0, "{text}");
+}
+
+#[test]
+fn one_bad_task_among_good_ones_submits_none() {
+    let good = "{\"title\": \"good\"}\n";
+    let nothing = "nothing was submitted";
+    refused("t.jsonl", &format!("{good}\n{{\"title\": \"b\",\n{good}"), &["t.jsonl, line 3", nothing]);
+    refused("t.jsonl", &format!("{good}{{\"titel\": \"b\"}}\n"), &["line 2", "titel", "title", nothing]);
+    refused("t.jsonl", &format!("{good}{{\"title\": \"\"}}\n"), &["line 2", "`title` is empty", nothing]);
+    refused("t.jsonl", &format!("{good}{{\"title\": \"b\", \"workflow\": \"w\"}}\n"), &["line 2", "`w`", nothing]);
+    refused("t.jsonl", &format!("{good}{{\"description\": \"b\"}}\n"), &["line 2", "title", nothing]);
+    let good = "- title: good\n";
+    refused("t.yaml", &format!("{good}- titel: b\n{good}"), &["t.yaml", "line 2", "titel", nothing]);
+    refused("t.yaml", &format!("{good}- title: b\n  priority: urgent\n"), &["line 3", "urgent", "high", nothing]);
+    refused("t.yaml", &format!("{good}- title: ''\n"), &["line 2", "`title` is empty", nothing]);
+    refused("t.yaml", &format!("{good}  - [\n"), &["t.yaml", nothing]);
+}
+
+#[test]
+fn a_file_that_holds_no_task_or_is_not_there_is_said() {
+    let place = Desk::new();
+    for (name, text) in [("t.jsonl", ""), ("t.yaml", "[]\n"), ("t.ndjson", "\n\n")] {
+        place.write(name, text);
+        place.fails(&["submit", "--file", name], 2, &[name, "holds no task"]);
+    }
+    place.fails(&["submit", "--file", "absent.yaml"], 1, &["absent.yaml"]);
+    assert_eq!(place.tasks(), 0);
+}
+
+#[test]
+fn a_redis_that_is_away_is_said_at_once() {
+    let place = Desk::new();
+    let url = format!("redis://:s3cret@127.0.0.1:{}/0", free_port());
+    let started = Instant::now();
+    for command in [&["submit", "x"][..], &["task", "list"], &["up", "--drain"], &["up"], &["escalation", "list"]] {
+        let ran = place.run(&[&["--store", url.as_str()], command].concat());
+        let ran = ran.must(1, &["127.0.0.1", "does not answer", "check that it runs"]);
+        assert!(!format!("{ran:?}").contains("s3cret"), "{ran:?}");
+        assert_eq!(ran.err.matches("Connection refused").count(), 1, "the cause is told once: {}", ran.err);
+    }
+    // Not a measurement: it must not hang until somebody looks.
+    assert!(started.elapsed() < Duration::from_mins(1));
+}
+
+#[test]
+fn a_redis_that_may_lose_tasks_is_refused_unless_it_is_wanted() {
+    let evicts =
+        Redis::start_with(&[&DURABLE[..], &["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"]].concat());
+    let forgets = Redis::start_with(&["--save", "", "--appendonly", "no"]);
+    for (server, says) in [(&evicts, ["allkeys-lru", "noeviction"]), (&forgets, ["on disk", "appendonly yes"])] {
+        let (place, url) = (Desk::new(), server.url());
+        for command in [&["submit", "x"][..], &["up", "--drain"]] {
+            let ran = place.fails(&[&["--store", url.as_str()], command].concat(), 1, &says);
+            assert!(ran.err.contains("--allow-volatile"), "{ran:?}");
+        }
+        let on = |args: &[&str]| place.ok(&[&["--store", url.as_str(), "--allow-volatile"], args].concat());
+        let id = on(&["submit", "x"]);
+        on(&["up", "--drain"]);
+        assert!(on(&["task", "show", id.trim()]).contains("merged"));
+    }
+    let durable = Redis::start_with(&DURABLE);
+    let place = Desk::new();
+    place.ok(&["--store", &durable.url(), "submit", "x"]);
+}
+
+#[test]
+fn a_store_that_is_none_is_said() {
+    let place = Desk::new();
+    for url in ["postgres://me:s3cret@host/db", "reddis:me:s3cret@host", "fleet.db", "sqlite:"] {
+        let ran = place.fails(&["--store", url, "task", "list"], 1, &["is not a store", "sqlite:PATH", "redis://"]);
+        assert!(!format!("{ran:?}").contains("s3cret"), "{ran:?}");
+    }
+    place.write("junk.db", "this is no database, but it is somebody's work\n");
+    place.fails(&["--store", "sqlite:junk.db", "submit", "x"], 1, &["junk.db", "not a sound SQLite database"]);
+    let kept = std::fs::read_to_string(place.path("junk.db")).unwrap();
+    assert_eq!(kept, "this is no database, but it is somebody's work\n");
+}
+
+#[test]
+fn a_password_is_never_shown() {
+    let place = Desk::new();
+    let url = "redis://fleet:s3cret@127.0.0.1:1/0";
+    let config = std::fs::read_to_string(place.path("refile.toml")).unwrap();
+    place.write("refile.toml", &format!("store = \"{url}\"\n{config}"));
+    for command in [&["config", "show"][..], &["config", "show", "--json"], &["task", "list"], &["submit", "x"]] {
+        let ran = place.run(command);
+        assert!(ran.out.contains("fleet:***@127.0.0.1") || ran.err.contains("fleet:***@127.0.0.1"), "{ran:?}");
+        assert!(!format!("{ran:?}").contains("s3cret"), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_task_that_is_not_there_or_not_named_clearly_is_said() {
+    let place = Desk::new();
+    let lines: Vec<String> = (0..40).map(|i| format!("{{\"title\":\"task {i}\"}}")).collect();
+    place.write("t.jsonl", &lines.join("\n"));
+    let ids = place.ok(&["submit", "--file", "t.jsonl"]);
+    let ids: Vec<&str> = ids.split_whitespace().collect();
+    // 40 ids over 32 letters: two of them begin alike.
+    let first = |id: &str| id.chars().next().unwrap().to_string();
+    let shared = ids.iter().map(|i| first(i)).find(|c| ids.iter().filter(|i| i.starts_with(c)).count() > 1).unwrap();
+    for command in ["show", "log", "diff", "cancel", "retry"] {
+        place.fails(&["task", command, &shared], 1, &["more than one task", &shared]);
+        place.fails(&["task", command, "zzzzzzzzzzzz9"], 1, &["no task zzzzzzzzzzzz9", "refile task list"]);
+        place.fails(&["task", command, "No/Id"], 2, &["not a task id"]);
+    }
+    assert!(place.ok(&["task", "show", &ids[0][..8]]).contains(ids[0]), "a beginning that is one task's is enough");
+    place.fails(&["task", "diff", ids[0]], 1, &["no such attempt with a change", "refile task show"]);
+    place.fails(&["escalation", "show", ids[0]], 1, &["is open", "nothing of it waits"]);
+    place.fails(&["escalation", "approve", &format!("{}.1", ids[0])], 1, &["no escalation", "refile escalation list"]);
+    place.fails(&["task", "retry", ids[0]], 1, &["is going on", "refile task show"]);
+    assert_eq!(place.tasks(), 40);
+}
+
+#[test]
+fn an_escalation_is_decided_once_and_by_what_makes_sense() {
+    let place = Desk::with("cat > work.txt", STRICT_REVIEWER, "");
+    let id = place.submit("x");
+    assert_eq!(place.run(&["up", "--drain"]).status, 3);
+    let escalation = format!("{id}.1");
+    place.fails(&["escalation", "refile", &escalation], 2, &["REQUIRED_CHANGE"]);
+    place.fails(&["escalation", "refile", &escalation, "  "], 1, &["required change", "imperative"]);
+    place.fails(&["escalation", "refile", &escalation, "Do it", "--attempts", "0"], 2, &["--attempts"]);
+    place.fails(&["escalation", "approve", &format!("{id}.7")], 1, &["no escalation"]);
+    assert_eq!(place.json(&["escalation", "list"]).as_array().unwrap().len(), 1, "it still waits");
+
+    place.ok(&["escalation", "reject", &escalation, "--by", "berta", "--note", "not now"]);
+    for second in ["approve", "retry", "reject"] {
+        place.fails(&["escalation", second, &escalation], 1, &["decided already", "reject by berta"]);
+    }
+    place.fails(&["escalation", "refile", &escalation, "Do it"], 1, &["decided already", "berta"]);
+    place.fails(&["task", "cancel", &id], 1, &["is rejected already"]);
+    let shown = place.json(&["task", "show", &id]);
+    assert_eq!((&shown["state"], &shown["escalations"][0]["decision"]["by"]), (&"rejected".into(), &"berta".into()));
+    let log = place.ok(&["task", "log", &id]);
+    assert!(log.contains("reject by berta: not now"), "{log}");
+    let shown = place.ok(&["escalation", "show", &escalation]);
+    assert!(shown.contains("reject by berta") && !shown.contains("escalation approve"), "{shown}");
+}
+
+#[test]
+fn there_is_nothing_to_approve_where_the_attempt_left_nothing() {
+    let place = Desk::with("true", "echo APPROVE", "");
+    let id = place.submit("x");
+    assert_eq!(place.run(&["up", "--drain"]).status, 3);
+    place.fails(&["escalation", "approve", &id], 1, &["no change to approve", "reject"]);
+    assert_eq!(place.json(&["task", "show", &id])["state"], "escalated");
+}

@@ -1,0 +1,43 @@
+//! The workers' processes say why they do not start.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::net::TcpListener;
+use std::process::Command;
+
+const CODER: &str = env!("CARGO_BIN_EXE_refile-coder");
+const REVIEWER: &str = env!("CARGO_BIN_EXE_refile-reviewer");
+const AGENT: &str = "[agents.fixer]\ncommand = [\"sh\", \"-c\", \"true\"]\n";
+
+/// Runs a worker, which must not come up, and holds what it says.
+#[track_caller]
+fn refused(program: &str, config: &str, arguments: &[&str], says: &[&str]) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("refile.toml"), config).unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    let mut command = Command::new(program);
+    let ran = command.args(arguments).current_dir(dir.path()).env_clear().env("PATH", path).output().unwrap();
+    let said = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!(ran.status.code(), Some(1), "{said}");
+    for word in says {
+        assert!(said.contains(word), "does not say {word:?}: {said}");
+    }
+    assert!(!said.contains("panicked") && !said.contains("s3cret"), "{said}");
+    said
+}
+
+#[test]
+fn a_redis_that_is_away_is_said() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("redis://:s3cret@127.0.0.1:{port}/0");
+    let said = refused(CODER, AGENT, &["--store", &url], &["127.0.0.1", "does not answer", "check that it runs"]);
+    assert_eq!(said.matches("Connection refused").count(), 1, "the cause is told once: {said}");
+}
+
+#[test]
+fn what_is_not_configured_or_not_installed_is_said() {
+    refused(CODER, "", &[], &["no agent is configured", "[agents.NAME]"]);
+    refused(REVIEWER, AGENT, &[], &["no reviewer is configured", "[reviewers.NAME]"]);
+    let missing = AGENT.replace("\"sh\"", "\"no-such-agent\"");
+    refused(CODER, &missing, &[], &["agents.fixer.command", "no-such-agent"]);
+}
