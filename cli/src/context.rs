@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::bail;
-use refile_config::Config;
-use refile_config::show::Sources;
+use refile_config::show::{Source, Sources};
+use refile_config::{Config, FILE_NAME};
 use refile_core::{Task, TaskId};
 use refile_store::artifacts::Artifacts;
 use refile_store::{Filter, OpenOptions, Store};
@@ -52,6 +52,17 @@ impl Context {
     /// Opens the store.
     pub(crate) async fn store(&self) -> anyhow::Result<Arc<dyn Store>> {
         self.store_with(OpenOptions::default()).await
+    }
+
+    /// Opens the store for a look at it. In a folder without a configuration a look must not make an empty store.
+    pub(crate) async fn existing_store(&self) -> anyhow::Result<Arc<dyn Store>> {
+        let is_default = self.sources.get("store") == Source::Default && !Path::new(FILE_NAME).exists();
+        if is_default && self.file.is_none() && !self.config.path(".refile").exists() {
+            bail!(
+                "there is no fleet here: no {FILE_NAME}; `refile init` writes one, --config names one that is elsewhere"
+            );
+        }
+        self.store().await
     }
 
     /// Opens the store, and tells its operations to an observer.

@@ -231,3 +231,11 @@ fn there_is_nothing_to_approve_where_the_attempt_left_nothing() {
     place.fails(&["escalation", "approve", &id], 1, &["no change to approve", "reject"]);
     assert_eq!(place.json(&["task", "show", &id])["state"], "escalated");
 }
+
+#[test]
+fn a_look_at_a_folder_without_a_fleet_makes_none() {
+    let place = Desk::empty();
+    place.fails(&["task", "list"], 1, &["no refile.toml", "refile init"]);
+    place.fails(&["escalation", "list"], 1, &["no refile.toml"]);
+    assert!(!place.path(".refile").exists());
+}

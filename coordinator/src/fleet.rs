@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 use refile_core::count::{Count, labels};
+use refile_core::event::PersonDecision;
+use refile_core::task::{Cause, EscalationReason};
+use refile_core::{Queue, TaskState};
 use refile_store::Stats;
 use refile_telemetry::metrics::{ALL, ATTEMPT_BUCKETS, Definition, Kind, Scope};
 
@@ -55,11 +58,32 @@ fn samples(definition: &Definition, stats: &Stats, counts: &[(Count, i64)]) -> V
             roles.into_iter().map(|(role, n)| (vec![role], n)).collect()
         }
         _ => {
-            let found: Vec<Sample> =
-                counts.iter().filter(|(c, _)| c.metric == name).map(|(c, n)| (c.labels.clone(), *n as f64)).collect();
-            if found.is_empty() && definition.labels.is_empty() { plain(0.0) } else { found }
+            let mut samples: BTreeMap<Vec<String>, f64> = zeros(definition).map(|labels| (labels, 0.0)).collect();
+            let counted = counts.iter().filter(|(c, _)| c.metric == name);
+            samples.extend(counted.map(|(c, n)| (c.labels.clone(), *n as f64)));
+            samples.into_iter().collect()
         }
     }
+}
+
+/// The series that are there from the start, at 0, so that a rate sees their first event too: the plain number, or one for
+/// each value of a label whose values are few and known.
+fn zeros(definition: &Definition) -> impl Iterator<Item = Vec<String>> {
+    fn names<T: Copy>(all: &[T], name: fn(T) -> &'static str) -> Vec<&'static str> {
+        all.iter().map(|one| name(*one)).collect()
+    }
+    let finals: Vec<TaskState> = TaskState::ALL.iter().copied().filter(|s| s.is_final()).collect();
+    let values = match definition.labels {
+        [] => return vec![Vec::new()].into_iter(),
+        ["outcome"] => names(&finals, TaskState::as_str),
+        ["state"] => names(TaskState::ALL, TaskState::as_str),
+        ["reason"] => names(EscalationReason::ALL, EscalationReason::as_str),
+        ["cause"] => names(Cause::ALL, Cause::as_str),
+        ["queue"] => names(Queue::ALL, Queue::as_str),
+        ["action"] => PersonDecision::ACTIONS.to_vec(),
+        _ => Vec::new(),
+    };
+    values.into_iter().map(|value| vec![value.to_owned()]).collect::<Vec<_>>().into_iter()
 }
 
 fn every_queue() -> impl Iterator<Item = refile_core::Queue> {
@@ -202,6 +226,9 @@ mod tests {
             "refile_task_attempts_sum{workflow=\"change\",phase=\"change\",outcome=\"merged\"} 17",
             "refile_queue_depth{queue=\"land\",priority=\"low\"} 0",
             "refile_workers{role=\"coder\"} 0",
+            "refile_tasks_finished_total{outcome=\"merged\"} 3",
+            "refile_tasks_finished_total{outcome=\"cancelled\"} 0",
+            "refile_escalations_total{reason=\"poison_job\"} 0",
         ] {
             assert!(text.lines().any(|l| l == line), "no {line:?} in\n{text}");
         }

@@ -98,6 +98,8 @@ impl Coordinator {
 
     /// Runs until `shutdown`: outcomes, housekeeping, and the API where there is a listener.
     pub async fn run(self, listener: Option<TcpListener>, shutdown: CancellationToken) {
+        // The store answered when it was opened.
+        self.health.turned(true);
         let serving = async {
             if let Some(listener) = listener {
                 let stopped = shutdown.clone().cancelled_owned();

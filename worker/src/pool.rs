@@ -30,6 +30,8 @@ type Running = Arc<Mutex<HashMap<Lease, CancellationToken>>>;
 
 /// Works until `shutdown`; then running jobs get the grace period, and what is left is given back, uncharged.
 pub async fn run(worker: Arc<Worker>, shutdown: CancellationToken) {
+    // The store answered when it was opened.
+    worker.health.turned(true);
     let running: Running = Arc::default();
     let mut jobs = JoinSet::new();
     // Heartbeats go on while jobs do, also after `shutdown`.

@@ -21,7 +21,7 @@ const PAGE: usize = 500;
 
 /// Runs a command about escalations.
 pub(crate) async fn run(context: &Context, command: EscalationCommand) -> anyhow::Result<Ended> {
-    let store = context.store().await?;
+    let store = context.existing_store().await?;
     let store = store.as_ref();
     match command {
         EscalationCommand::List => list(context, store).await,

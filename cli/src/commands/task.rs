@@ -20,7 +20,7 @@ const PAGE: usize = 500;
 
 /// Runs a command about tasks.
 pub(crate) async fn run(context: &Context, command: TaskCommand) -> anyhow::Result<Ended> {
-    let store = context.store().await?;
+    let store = context.existing_store().await?;
     match command {
         TaskCommand::List(arguments) => list(context, store.as_ref(), arguments).await,
         TaskCommand::Show(TaskArgument { task }) => show(context, store.as_ref(), &task).await,

@@ -27,6 +27,9 @@ fn one() -> u32 {
 }
 
 impl PersonDecision {
+    /// The names of the four decisions.
+    pub const ACTIONS: [&'static str; 4] = ["approve", "refile", "retry", "reject"];
+
     /// The name in the audit log and the metrics.
     pub fn as_str(&self) -> &'static str {
         match self {
