@@ -110,6 +110,16 @@ fn a_second_sigterm_leaves_at_once() {
 }
 
 #[test]
+fn an_agent_does_not_outlive_a_coder_that_is_killed() {
+    let (mut place, id, coder, agent) = holding("10m");
+    place.signal(coder, Signal::SIGKILL);
+    until("the coder is gone", SOON, || place.ended(coder));
+    assert_gone(agent);
+    let task = place.show(&id);
+    assert_eq!((&task["state"], count(&task, "attempts")), (&"open".into(), 1), "{task:#}");
+}
+
+#[test]
 fn a_task_that_is_called_off_stops_its_agent() {
     let (mut place, id, coder, agent) = holding("10m");
     assert_eq!(place.refile(&["task", "cancel", &id])["state"], "cancelled");

@@ -1,23 +1,24 @@
 //! Runs one command to its end, in a process group of its own, with bounds on time and output.
 //!
-//! The group dies with the run: when the command ends, when its time is up, and when the future is dropped. A process
-//! that leaves the group (`setsid`) is out of reach; nothing here claims to be a sandbox.
+//! The group dies with the run: when the command ends, when its time is up, when the future is dropped, and when the worker
+//! itself is killed. A process that leaves the group (`setsid`) is out of reach; nothing here claims to be a sandbox.
 
 mod capture;
+mod groups;
 
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
 use capture::Capture;
 pub use capture::Limits;
+use groups::Group;
+pub use groups::kill_all;
 
 /// How long a command may go on after SIGTERM, and how long its pipes are read after its end.
 const GRACE: Duration = Duration::from_secs(2);
@@ -192,49 +193,6 @@ pub enum ProcessError {
         /// Why.
         source: std::io::Error,
     },
-}
-
-/// The groups that run: what [`kill_all`] kills.
-static GROUPS: Mutex<BTreeSet<Pid>> = Mutex::new(BTreeSet::new());
-
-/// The table of groups. A thread that panicked while it held the lock left a whole table behind.
-fn groups() -> std::sync::MutexGuard<'static, BTreeSet<Pid>> {
-    GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Kills every command of this process with its group: for an exit that drops nothing.
-pub fn kill_all() {
-    for group in groups().iter() {
-        // An error means that nobody is left.
-        let _ = killpg(*group, Signal::SIGKILL);
-    }
-}
-
-/// Kills a whole process group when it is dropped.
-struct Group(Option<Pid>);
-
-impl Group {
-    fn new(leader: Option<u32>) -> Self {
-        let leader = leader.and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
-        groups().extend(leader);
-        Self(leader)
-    }
-
-    fn signal(&self, signal: Signal) {
-        if let Some(group) = self.0 {
-            // An error means that nobody is left.
-            let _ = killpg(group, signal);
-        }
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.signal(Signal::SIGKILL);
-        if let Some(group) = self.0 {
-            groups().remove(&group);
-        }
-    }
 }
 
 /// What the two readers write into.
