@@ -19,6 +19,7 @@ const CHECK: Duration = Duration::from_secs(10);
 /// Keeps the queues tidy until `shutdown`.
 pub async fn run(coordinator: &Coordinator, shutdown: &CancellationToken) {
     let mut checked: Option<Instant> = None;
+    let mut said: Option<String> = None;
     while !shutdown.is_cancelled() {
         if checked.is_none_or(|at| at.elapsed() >= CHECK) {
             checked = Some(Instant::now());
@@ -26,9 +27,17 @@ pub async fn run(coordinator: &Coordinator, shutdown: &CancellationToken) {
         }
         let pause = match round(coordinator).await {
             Ok(next) => next.clamp(SHORTEST, ROUND),
-            Err(error) => {
+            Err(error) if error.is_transient() => {
                 // The outcome loop says loudly that the store is away.
                 tracing::debug!(%error, "housekeeping did not come about");
+                ROUND
+            }
+            Err(error) => {
+                let error = error.to_string();
+                if said.as_ref() != Some(&error) {
+                    tracing::error!(error, "housekeeping failed: delayed jobs and lost leases wait");
+                }
+                said = Some(error);
                 ROUND
             }
         };

@@ -40,7 +40,12 @@ pub async fn run(worker: Arc<Worker>, shutdown: CancellationToken) {
     claims(&worker, &running, &mut jobs, &shutdown).await;
 
     let grace = worker.config.workers.grace.0;
-    if tokio::time::timeout(grace, async { while jobs.join_next().await.is_some() {} }).await.is_err() {
+    let ending = async {
+        while let Some(ended) = jobs.join_next().await {
+            say_if_broken(ended);
+        }
+    };
+    if tokio::time::timeout(grace, ending).await.is_err() {
         let left: Vec<Lease> = locked(&running).keys().cloned().collect();
         tracing::warn!(
             jobs = left.len(),
@@ -93,7 +98,9 @@ async fn claims(worker: &Arc<Worker>, running: &Running, jobs: &mut JoinSet<()>,
             claimed = &mut claim => claimed,
         };
         worker.health.turned(claimed.is_ok());
-        while jobs.try_join_next().is_some() {}
+        while let Some(ended) = jobs.try_join_next() {
+            say_if_broken(ended);
+        }
         match claimed {
             Ok(claims) => {
                 if was_away {
@@ -122,7 +129,7 @@ async fn job(worker: Arc<Worker>, running: Running, claim: Claim, permit: Option
     let queue = claim.queue.as_str();
     let lease = claim.lease.clone();
     let lost = CancellationToken::new();
-    locked(&running).insert(lease.clone(), lost.clone());
+    let _entry = Entry::new(&running, &lease, &lost);
     worker.metrics.job_wait.with_label_values(&[queue]).observe(claim.waited_ms as f64 / 1_000.0);
     let (task, phase, attempt) = (&lease.task, lease.phase.as_str(), claim.attempt);
     tracing::info!(%task, phase, attempt, queue, delivery = claim.deliveries, "claimed");
@@ -141,8 +148,34 @@ async fn job(worker: Arc<Worker>, running: Running, claim: Claim, permit: Option
             tokio::select! { () = lost.cancelled() => {}, () = hand_in(&worker, &report, attempt) => {} }
         }
     }
-    locked(&running).remove(&lease);
     drop(permit);
+}
+
+/// A job's line in the table of running jobs. It goes with the job, also where that breaks down: a lease that nobody works
+/// on must run out.
+struct Entry<'a> {
+    running: &'a Running,
+    lease: &'a Lease,
+}
+
+impl<'a> Entry<'a> {
+    fn new(running: &'a Running, lease: &'a Lease, lost: &CancellationToken) -> Self {
+        locked(running).insert(lease.clone(), lost.clone());
+        Self { running, lease }
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        locked(self.running).remove(self.lease);
+    }
+}
+
+/// Says that a job broke down: an error of this program. Its lease runs out, and it is redelivered.
+fn say_if_broken(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended.map_err(|e| e.to_string()) {
+        tracing::error!(error, "a job broke down; it is redelivered when its lease has run out");
+    }
 }
 
 /// Hands an outcome in, for as long as it takes: the work is done, and a store that is away comes back.
@@ -173,15 +206,20 @@ async fn hand_in(worker: &Worker, report: &Report, attempt: u32) {
     }
 }
 
-/// Extends all leases every third of their length, and stops the jobs whose leases are gone.
+/// Extends all leases every third of their length or oftener, and stops the jobs whose leases are gone.
 async fn heartbeats(worker: Arc<Worker>, running: Running, stopped: CancellationToken) {
     let lease = worker.config.workers.lease.0;
     let mut said: Option<Instant> = None;
     while !stopped.is_cancelled() {
         let leases: Vec<Lease> = locked(&running).keys().cloned().collect();
-        if let Err(error) = beat(&worker, &running, &leases, lease).await {
-            // Jobs go on: when the store is back, it says whether they are still this worker's.
-            tracing::warn!(%error, jobs = leases.len(), "cannot extend leases");
+        if !leases.is_empty() {
+            let beaten = beat(&worker, &running, &leases, lease).await;
+            // With every place taken the claim loop does not turn; this one does.
+            worker.health.turned(beaten.is_ok());
+            if let Err(error) = beaten {
+                // Jobs go on: when the store is back, it says whether they are still this worker's.
+                tracing::warn!(%error, jobs = leases.len(), "cannot extend leases");
+            }
         }
         if said.is_none_or(|at| at.elapsed() >= PRESENCE) {
             said = Some(Instant::now());
@@ -189,7 +227,7 @@ async fn heartbeats(worker: Arc<Worker>, running: Running, stopped: Cancellation
                 tracing::debug!(%error, "could not say that the worker lives");
             }
         }
-        tokio::select! { () = stopped.cancelled() => {}, () = tokio::time::sleep(lease / 3) => {} }
+        tokio::select! { () = stopped.cancelled() => {}, () = tokio::time::sleep(PRESENCE.min(lease / 3)) => {} }
     }
 }
 

@@ -15,7 +15,9 @@ pub enum StoreError {
         url: String,
     },
     /// The store does not answer. Nothing is lost; try again.
-    #[error("the store at {store} does not answer ({operation}); check that it runs and can be reached: {source}")]
+    #[error(
+        "the store at {store} does not answer ({operation}); check that it runs, can be reached and has memory left: {source}"
+    )]
     Unavailable {
         /// Where it should be, without its password.
         store: String,

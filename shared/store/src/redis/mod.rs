@@ -280,9 +280,8 @@ impl Store for RedisStore {
             let idle = self.idle_to_take_over(request.takeover).to_string();
             let arguments = [request.consumer.as_bytes(), most.as_bytes(), idle.as_bytes()];
             let reply = self.run(&scripts::TAKE, &arguments).await?;
-            let replies::Outcomes { taken, broken, orphans } = replies::outcomes(reply, decode::<Outcome>)?;
+            let replies::Outcomes { taken, broken } = replies::outcomes(reply, decode::<Outcome>)?;
             self.set_aside(&broken).await?;
-            self.discard(&orphans).await?;
             if !taken.is_empty() || (broken.is_empty() && Instant::now() >= deadline) {
                 return Ok(taken);
             }
@@ -456,8 +455,9 @@ impl Store for RedisStore {
     }
 
     async fn check(&self) -> Result<()> {
-        let (epoch, beat) = self.beat().await?;
+        // Held over the beat, so that two checks at once see the beats in order.
         let mut known = self.known.lock().await;
+        let (epoch, beat) = self.beat().await?;
         let what = if epoch != known.0 {
             Some("its epoch is a new one, so it was flushed or started empty")
         } else if beat <= known.1 {

@@ -25,8 +25,6 @@ pub(super) struct Broken {
 pub(super) struct Outcomes {
     pub(super) taken: Vec<Taken>,
     pub(super) broken: Vec<Broken>,
-    /// Outcomes of tasks that are not there.
-    pub(super) orphans: Vec<Receipt>,
 }
 
 fn odd(operation: &'static str, what: impl Into<crate::error::Cause>) -> StoreError {
@@ -88,14 +86,15 @@ pub(super) fn outcomes(
     payload: fn(&[u8]) -> std::result::Result<Outcome, DecodeError>,
 ) -> Result<Outcomes> {
     let rows: Vec<Value> = read("take", reply)?;
-    let mut outcomes = Outcomes { taken: Vec::with_capacity(rows.len()), broken: Vec::new(), orphans: Vec::new() };
+    let mut outcomes = Outcomes { taken: Vec::with_capacity(rows.len()), broken: Vec::new() };
     for row in rows {
         let (id, fields, record, version): (String, Value, Vec<u8>, u64) = tuple("take", row)?;
         let (task, phase, fence, attempt, kind, content): OutcomeFields = tuple("take", fields)?;
         let task_id = TaskId::parse(&task).map_err(|error| odd("take", error))?;
         let receipt = Receipt { task: task_id, id: id.clone() };
         if record.is_empty() {
-            outcomes.orphans.push(receipt);
+            let reason = "its task is not there".to_owned();
+            outcomes.broken.push(Broken { kind: "outcome", id, task, phase, reason });
             continue;
         }
         match (happening(&kind, &content, payload), decode(&record)) {

@@ -30,9 +30,17 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local PLACE, QUEUE, PRIORITY, ATTEMPT, FENCE, DELIVERIES, OWNER, ENTRY, SINCE = 1, 2, 3, 4, 5, 6, 7, 8, 9
 local PRIORITIES = {'high', 'normal', 'low'}
 
+-- The job of a phase; nothing where there is none. The second value tells that there is one that cannot be read.
 local function get_job(task, phase)
   local packed = redis.call('HGET', P .. 't:' .. task, 'j:' .. phase)
-  return packed and cmsgpack.unpack(packed)
+  if not packed then
+    return nil, false
+  end
+  local read, job = pcall(cmsgpack.unpack, packed)
+  if read and type(job) == 'table' and #job == SINCE then
+    return job, false
+  end
+  return nil, true
 end
 
 local function put_job(task, phase, job)
@@ -71,6 +79,18 @@ end
 local function acknowledge_outcome(id)
   redis.call('XACK', P .. 'outcomes', 'c', id)
   return redis.call('XDEL', P .. 'outcomes', id) == 1
+end
+
+-- Moves an entry of the outcomes' stream into the quarantine.
+local function set_outcome_aside(entry, task, phase, reason)
+  local aside = {task = task, phase = phase, what = 'outcome', reason = reason, fields = {}}
+  for i = 1, #entry[2] do
+    -- JSON holds no bytes; they go in as hexadecimal digits.
+    aside.fields[i] = string.gsub(entry[2][i], '.', function(c) return string.format('%02x', string.byte(c)) end)
+  end
+  redis.call('HSET', P .. 'quarantine', 'outcome:' .. entry[1], cjson.encode(aside))
+  count('quarantined_total', 1)
+  acknowledge_outcome(entry[1])
 end
 
 -- Takes a job out of wherever it is. The caller gives it its new place and stores it.

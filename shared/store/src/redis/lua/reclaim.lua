@@ -9,7 +9,7 @@ for _, queue in ipairs({'code', 'review', 'land'}) do
   local leases = P .. 'leases:' .. queue
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, most)) do
     local task, phase = split(member)
-    local job = get_job(task, phase)
+    local job, is_damaged = get_job(task, phase)
     if job and job[PLACE] == 'l' then
       local key, entry = stream(job), job[ENTRY]
       job[FENCE] = job[FENCE] + 1
@@ -27,6 +27,11 @@ for _, queue in ipairs({'code', 'review', 'land'}) do
       redis.call('ZREM', leases, member)
       acknowledge_job(key, entry)
     else
+      if is_damaged then
+        local aside = {task = task, phase = phase, what = 'job', reason = 'where the job is cannot be read'}
+        redis.call('HSET', P .. 'quarantine', 'job:' .. member, cjson.encode(aside))
+        count('quarantined_total', 1)
+      end
       redis.call('ZREM', leases, member)
     end
   end

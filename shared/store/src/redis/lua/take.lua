@@ -12,6 +12,11 @@ local function add(entry)
   for i = 1, #entry[2], 2 do
     fields[entry[2][i]] = entry[2][i + 1]
   end
+  local is_task = string.match(fields.t or '', '^[a-z0-9][a-z0-9-]*$') and #fields.t <= 64
+  if not (is_task and fields.p and tonumber(fields.f) and tonumber(fields.a) and fields.k and fields.o) then
+    set_outcome_aside(entry, is_task and fields.t or 'unknown', fields.p or '', 'the entry is not one of an outcome')
+    return
+  end
   local task = redis.call('HMGET', P .. 't:' .. fields.t, 'r', 'v')
   taken[#taken + 1] = {
     entry[1], {fields.t, fields.p, fields.f, fields.a, fields.k, fields.o}, task[1] or '', tonumber(task[2] or 0)
