@@ -82,6 +82,9 @@ pub(crate) struct UpArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "A file holds one JSON object a line, or a YAML list:\n\n  - title: Handle 429 responses\n    description: fetch() panics on 429. Retry later.\n    priority: high          # also: repository, base, workflow, key, labels\n\nThe agent reads the description; a task without one is its title."
+)]
 pub(crate) struct SubmitArguments {
     /// What is wanted, in one line
     #[arg(required_unless_present = "file", conflicts_with = "file")]
@@ -176,7 +179,7 @@ pub(crate) enum EscalationCommand {
     Show(EscalationArgument),
     /// The change is good: land it
     Approve(DecisionArguments),
-    /// Start another attempt, led by what you demand
+    /// Start another attempt, led by the change that you require
     Refile(RefileArguments),
     /// Do the same job again
     Retry(DecisionArguments),
@@ -224,7 +227,7 @@ pub(crate) struct RefileArguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VerdictCommand {
-    /// Print the verdict that a reply holds, as JSON
+    /// Print the verdict that a reply holds, as JSON; `--format text` for APPROVE, RETRY: and the like
     Parse(ParseArguments),
 }
 

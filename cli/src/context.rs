@@ -56,7 +56,7 @@ impl Context {
 
     /// Opens the store for a look at it. In a folder without a configuration a look must not make an empty store.
     pub(crate) async fn existing_store(&self) -> anyhow::Result<Arc<dyn Store>> {
-        let is_default = self.sources.get("store") == Source::Default && !Path::new(FILE_NAME).exists();
+        let is_default = self.sources.get("store") == Source::Default && !self.config.path(FILE_NAME).exists();
         if is_default && self.file.is_none() && !self.config.path(".refile").exists() {
             bail!(
                 "there is no fleet here: no {FILE_NAME}; `refile init` writes one, --config names one that is elsewhere"

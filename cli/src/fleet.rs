@@ -54,7 +54,6 @@ impl Fleet {
         let coordinator = Coordinator {
             store: store.clone(),
             config: config.clone(),
-            artifacts: artifacts.clone(),
             metrics: metrics.clone(),
             health: Health::default(),
             name: process::unique_name("coordinator"),

@@ -26,7 +26,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use refile_config::Config;
 use refile_core::Timestamp;
-use refile_store::artifacts::Artifacts;
 use refile_store::{Presence, Store};
 use refile_telemetry::{Health, Metrics};
 use tokio::net::TcpListener;
@@ -39,8 +38,6 @@ pub struct Coordinator {
     pub store: Arc<dyn Store>,
     /// What the fleet is told to do.
     pub config: Arc<Config>,
-    /// Where diffs and logs lie.
-    pub artifacts: Artifacts,
     /// What this process counts.
     pub metrics: Metrics,
     /// Whether it is alive and ready.

@@ -8,7 +8,6 @@ use anyhow::Context;
 use clap::Parser;
 use refile_coordinator::{Coordinator, api};
 use refile_store::OpenOptions;
-use refile_store::artifacts::Artifacts;
 use refile_telemetry::{Health, Metrics, logging, process};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -54,7 +53,6 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let store = refile_store::open(&config.store, &config.dir, options).await?;
     let coordinator = Coordinator {
         store,
-        artifacts: Artifacts::open(&config.artifacts, &config.dir)?,
         config: Arc::new(config),
         metrics,
         health: Health::default(),

@@ -51,6 +51,16 @@ pub fn read(request: TaskRequest, config: &Config) -> Result<NewTask, String> {
     if title.is_empty() {
         return Err("`title` is empty; give the task one line that says what is wanted".to_owned());
     }
+    let lines = [("title", title.as_str()), ("key", request.key.as_deref().unwrap_or_default())];
+    let labels = request.labels.iter().map(|label| ("labels", label.as_str()));
+    for (name, line) in lines.into_iter().chain(labels) {
+        if line.contains(char::is_control) {
+            return Err(format!("`{name}` holds a control character"));
+        }
+    }
+    if request.description.contains('\0') {
+        return Err("`description` holds a NUL character, which no agent can be given".to_owned());
+    }
     if title.chars().count() > MAX_TITLE {
         return Err(format!("`title` is longer than {MAX_TITLE} characters; put the details into `description`"));
     }

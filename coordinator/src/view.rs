@@ -5,6 +5,7 @@ use refile_core::prompt::{Carry, prompts};
 use refile_core::task::{Attempt, Change, Decided, Escalation, Phase, Rejection, Review, Usage};
 use refile_core::{Task, TaskState, Timestamp};
 use refile_store::JobView;
+use refile_store::error::without_password;
 use serde::Serialize;
 
 /// A task in a list.
@@ -129,6 +130,11 @@ pub struct EscalationView {
     pub decision: Option<Decided>,
 }
 
+/// A repository's address without the password that it may hold.
+pub fn shown(repository: &str) -> String {
+    if repository.contains("://") { without_password(repository) } else { repository.to_owned() }
+}
+
 fn phases(task: &Task) -> Vec<PhaseSummary> {
     let phase = |p: &Phase| PhaseSummary { name: p.name.clone(), state: p.state, attempt: p.attempt_number() };
     task.phases.iter().map(phase).collect()
@@ -141,7 +147,7 @@ pub fn summary(task: &Task) -> TaskSummary {
         title: task.title.clone(),
         state: task.state,
         phases: phases(task),
-        repository: task.repository.clone(),
+        repository: shown(&task.repository),
         base: task.base.clone(),
         workflow: task.workflow.clone(),
         priority: task.priority,
@@ -184,7 +190,7 @@ fn attempt_view(phase: &Phase, attempt: &Attempt, prompt: String) -> AttemptView
         prompt,
         prompt_digest: attempt.prompt_digest.clone(),
         outcome: attempt.outcome,
-        required_change: attempt.rejection.as_ref().map(|r| r.required_change.clone()),
+        required_change: attempt.rejection.as_ref().map(|r| r.required_change.clone()).filter(|r| !r.is_empty()),
         rejection: attempt.rejection.clone(),
         change: attempt.change.clone(),
         gates: attempt.gates.clone(),

@@ -12,7 +12,6 @@ use refile_core::gate::GateReport;
 use refile_core::task::{Change, Review, Usage};
 use refile_core::verdict::{self, Format, Verdict};
 use refile_core::{Outcome, Queue, TaskState, Timestamp};
-use refile_store::artifacts::Artifacts;
 use refile_store::{ClaimRequest, OpenOptions, Report, Reported, Store};
 use refile_telemetry::{Health, Metrics};
 use reqwest::{Client, Method, Response, StatusCode};
@@ -43,7 +42,6 @@ async fn coordinator(dir: &std::path::Path, listen: &str) -> Coordinator {
     let options = OpenOptions { observer, ..OpenOptions::default() };
     Coordinator {
         store: refile_store::open(&config.store, dir, options).await.unwrap(),
-        artifacts: Artifacts::open(&config.artifacts, dir).unwrap(),
         config: Arc::new(config),
         metrics,
         health: Health::default(),

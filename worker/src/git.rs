@@ -48,7 +48,7 @@ pub enum GitError {
         stderr: String,
     },
     /// There is no such branch.
-    #[error("{url} has no branch `{branch}`; {}", existing(branches))]
+    #[error("{url} has no branch `{branch}`; {}", existing(branch, branches))]
     NoBranch {
         /// The repository.
         url: String,
@@ -99,8 +99,12 @@ pub enum GitError {
     },
 }
 
-fn existing(branches: &[String]) -> String {
+fn existing(branch: &str, branches: &[String]) -> String {
     const SHOWN: usize = 10;
+    if branch.starts_with("refile/") {
+        return "it was removed there, or the task's address now leads to another repository: start another attempt"
+            .to_owned();
+    }
     if branches.is_empty() {
         return "it has no branches at all: commit something there first".to_owned();
     }

@@ -6,14 +6,16 @@ use serde_json::json;
 use crate::Ended;
 use crate::context::Context;
 use crate::output;
+use refile_store::error::without_password;
 
 /// Prints the values.
 pub(crate) fn show(context: &Context) -> anyhow::Result<Ended> {
     let mut lines = lines(&context.config, &context.sources);
-    // The store's URL may hold a password.
-    for line in lines.iter_mut().filter(|l| l.key == "store") {
-        let url = refile_store::error::without_password(&context.config.store);
-        line.value = url.into();
+    // Addresses may hold a password.
+    for line in lines.iter_mut().filter(|l| l.key == "store" || l.key == "repository.url") {
+        if let Some(address) = line.value.as_str() {
+            line.value = without_password(address).into();
+        }
     }
     if context.json {
         let values: Vec<_> =

@@ -1,6 +1,6 @@
 //! `refile task log`: what happened to a task, in order.
 
-use refile_coordinator::view::{self, AttemptView};
+use refile_coordinator::view::{self, AttemptView, EscalationView};
 use refile_core::task::Review;
 use refile_store::Store;
 use refile_store::artifacts::Artifacts;
@@ -25,27 +25,35 @@ pub(crate) async fn log(context: &Context, store: &dyn Store, arguments: &LogArg
     let whole = if arguments.full { Some(context.artifacts()?) } else { None };
     output::line(format!("{}  {}", styled(BOLD, &task.id), untrusted(&task.title)));
     output::line(format!("{} UTC  submitted", output::time(task.submitted_at)));
+    let mut escalations: Vec<&EscalationView> = detail.escalations.iter().collect();
     for attempt in &detail.attempts {
         print_attempt(attempt, whole.as_ref()).await?;
+        // An escalation comes after the attempt that it is about.
+        let (of_this, later): (Vec<_>, Vec<_>) =
+            escalations.into_iter().partition(|e| (&e.phase, e.attempt) == (&attempt.phase, attempt.number));
+        of_this.into_iter().for_each(print_escalation);
+        escalations = later;
     }
-    for escalation in &detail.escalations {
-        output::line(format!(
-            "\n{} UTC  {} {}: {}",
-            output::time(escalation.at),
-            styled(WAITS, "escalated"),
-            escalation.reason,
-            untrusted(&escalation.detail)
-        ));
-        if let Some(decided) = &escalation.decision {
-            let note = decided.note.as_ref().map(|n| format!(": {}", untrusted(n))).unwrap_or_default();
-            let (at, what, by) = (output::time(decided.at), decided.decision.as_str(), untrusted(&decided.by));
-            output::line(format!("{at} UTC  decided: {what} by {by}{note}"));
-        }
-    }
+    escalations.into_iter().for_each(print_escalation);
     if let Some(at) = task.finished_at {
         output::line(format!("\n{} UTC  {}", output::time(at), styled(output::state_style(task.state), task.state)));
     }
     Ok(Ended::Done)
+}
+
+fn print_escalation(escalation: &EscalationView) {
+    output::line(format!(
+        "\n{} UTC  {} {}: {}",
+        output::time(escalation.at),
+        styled(WAITS, "escalated"),
+        escalation.reason,
+        untrusted(&escalation.detail)
+    ));
+    if let Some(decided) = &escalation.decision {
+        let note = decided.note.as_ref().map(|n| format!(": {}", untrusted(n))).unwrap_or_default();
+        let (at, what, by) = (output::time(decided.at), decided.decision.as_str(), untrusted(&decided.by));
+        output::line(format!("{at} UTC  decided: {what} by {by}{note}"));
+    }
 }
 
 async fn print_attempt(attempt: &AttemptView, whole: Option<&Artifacts>) -> anyhow::Result<()> {

@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &InitArguments, json: bool) -> anyhow::Result<Ended
         return Ok(Ended::Done);
     }
     output::line(format!("wrote {}", styled(BOLD, FILE_NAME)));
-    output::line("Look at its agent, its reviewer and its gates, then:\n");
+    output::line("Write or replace the programs of its agent and its reviewer, look at its gates, then:\n");
     output::line("  refile submit \"WHAT YOU WANT\"");
     output::line("  refile up --drain");
     Ok(Ended::Done)

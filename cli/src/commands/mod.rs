@@ -10,6 +10,8 @@ mod escalation;
 mod verdict;
 mod config;
 
+use std::io::IsTerminal;
+
 use refile_telemetry::logging;
 
 use crate::Ended;
@@ -19,8 +21,8 @@ use crate::context::Context;
 /// Runs the command.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     let Arguments { global, command } = arguments;
-    // `up` is a fleet and says what it does; every other command says what it found.
-    logging::init(!matches!(command, Command::Up(_)));
+    // `up` is a fleet: its log says what it does, but on a terminal the progress does. Other commands say what they found.
+    logging::init(!matches!(command, Command::Up(_)) || std::io::stderr().is_terminal());
     match command {
         Command::Demo(arguments) => demo::run(&arguments, global.json).await,
         Command::Verdict(VerdictCommand::Parse(arguments)) => verdict::parse(&arguments),

@@ -5,7 +5,7 @@ use refile_coordinator::apply::apply;
 use refile_coordinator::{now, submission, view};
 use refile_core::decide::submission::{NewTask, Workflow};
 use refile_core::event::PersonDecision;
-use refile_core::{Event, Task, TaskState};
+use refile_core::{Event, Queue, Task, TaskState};
 use refile_store::{Filter, Store};
 use serde_json::json;
 
@@ -92,7 +92,7 @@ async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Resu
         styled(state_style(task.state), task.state),
         output::time(task.submitted_at)
     ));
-    output::line(format!("{} ({})", untrusted(&task.repository), untrusted(&task.base)));
+    output::line(format!("{} ({})", untrusted(&detail.summary.repository), untrusted(&task.base)));
     if let Some(commit) = &detail.landed {
         output::line(format!("landed as {commit}"));
     }
@@ -210,7 +210,17 @@ pub(crate) fn say(context: &Context, task: &Task) -> anyhow::Result<Ended> {
     if context.json {
         output::json(&view::summary(task))?;
     } else {
-        output::line(format!("{} is {}", task.id, styled(state_style(task.state), task.state)));
+        let next = task.phases.iter().find_map(|p| Some((p.job.as_ref()?.queue(), p.attempt_number())));
+        let next = match next {
+            Some((Queue::Code, attempt)) => format!("; attempt {attempt} is next"),
+            Some((Queue::Review, attempt)) => format!("; a review of attempt {attempt} is next"),
+            Some((Queue::Land, _)) => "; landing is next".to_owned(),
+            None => String::new(),
+        };
+        output::line(format!("{} is {}{next}", task.id, styled(state_style(task.state), task.state)));
+        if !next.is_empty() {
+            output::note(styled(DIM, "a running fleet carries it out; `refile up --drain` starts one"));
+        }
     }
     Ok(Ended::Done)
 }

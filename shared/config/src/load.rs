@@ -44,14 +44,14 @@ pub enum ConfigError {
 
 /// Reads the configuration.
 ///
-/// `file` is what `--config` names; without it `refile.toml` here is read where there is one, and the defaults stand
-/// where there is none. `env` is the process's environment; `flags` win over everything.
+/// `file` is what `--config` names; without it `refile.toml` is read from here or the nearest folder above that has one,
+/// and the defaults stand where none has. `env` is the process's environment; `flags` win over everything.
 pub fn load(
     file: Option<&Path>,
     env: impl IntoIterator<Item = (String, String)>,
     flags: &[Override],
 ) -> Result<(Config, Sources), ConfigError> {
-    let path = file.map_or_else(|| PathBuf::from(FILE_NAME), Path::to_path_buf);
+    let path = file.map_or_else(nearest_file, Path::to_path_buf);
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => Some(text),
         Err(error) if file.is_none() && error.kind() == std::io::ErrorKind::NotFound => None,
@@ -84,6 +84,17 @@ pub fn load(
     };
     validate(&config).map_err(|message| ConfigError::Invalid { path: name, message })?;
     Ok((config, sources))
+}
+
+/// The file here, or in the nearest folder above that has one, as git finds its repository.
+fn nearest_file() -> PathBuf {
+    let here = PathBuf::from(FILE_NAME);
+    if here.exists() {
+        return here;
+    }
+    let above = std::env::current_dir().ok();
+    let found = above.iter().flat_map(|dir| dir.ancestors()).map(|dir| dir.join(FILE_NAME)).find(|file| file.exists());
+    found.unwrap_or(here)
 }
 
 /// Sets a dotted key. The text is read as a TOML value where it is one that the key can hold, else taken as a string.
@@ -201,8 +212,14 @@ fn validate(config: &Config) -> Result<(), String> {
             _ => {}
         }
     }
+    if p.budget.cost_usd.is_some_and(|usd| !usd.is_finite() || usd < 0.0) {
+        return Err("policy.budget.cost_usd must be 0 or more".to_owned());
+    }
     let mut seen = std::collections::BTreeSet::new();
     for gate in &config.gates {
+        if gate.name.trim().is_empty() || gate.run.trim().is_empty() {
+            return Err("a gate needs a `name` and what it should `run`".to_owned());
+        }
         let built_in =
             [refile_core::gate::EMPTY_DIFF, refile_core::gate::MERGE_CONFLICT, refile_core::gate::DIFF_POLICY];
         if built_in.contains(&gate.name.as_str()) {
@@ -258,6 +275,8 @@ mod tests {
         check_error("[reviewers.j]\ntype = \"llm\"\nmodel = \"m\"\n", &["reviewers.j", "provider"]);
         check_error("[[gates]]\nname = \"empty_diff\"\nrun = \"true\"\n", &["built in"]);
         check_error("[policy]\nladder = [\"x\"]\n", &["no [agents.x]"]);
+        check_error("[policy.budget]\ncost_usd = -1.0\n", &["cost_usd"]);
+        check_error("[[gates]]\nname = \"\"\nrun = \"true\"\n", &["`name`"]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The text that an attempt starts with. From the second attempt on, the rejection leads it.
 
-use crate::task::{Attempt, Phase, Rejection, Task};
-use crate::text::{cut, cut_bytes, fold, normalised};
+use crate::task::{Attempt, Phase, Rejection, Task, leading_rejection};
+use crate::text::{IMPERATIVE_BYTES, cut, cut_bytes, fold, normalised};
 
 /// Which parts of earlier attempts are carried into the next, and how much of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,8 +25,6 @@ impl Carry {
     }
 }
 
-/// The longest required change that is carried, in bytes; a longer one is cut.
-const REQUIRED_CHANGE_BYTES: usize = 1_000;
 /// The longest repeated demand, in bytes.
 const STILL_REQUIRED_BYTES: usize = 280;
 
@@ -52,12 +50,12 @@ pub fn prompts(task: &Task, phase: &Phase, carry: Carry) -> Vec<String> {
 
 /// The prompt of the last of these attempts of one round.
 fn nth_prompt(task: &Task, round: &[Attempt], carry: Carry) -> String {
-    let [earlier @ .., attempt] = round else { return task.description.clone() };
-    let Some(rejection) = earlier.last().and_then(|a| a.rejection.as_ref()) else { return task.description.clone() };
-    let before: Vec<&str> = earlier[..earlier.len() - 1]
-        .iter()
+    let (Some(attempt), Some(rejection)) = (round.last(), leading_rejection(round)) else {
+        return task.description.clone();
+    };
+    let before: Vec<&str> = (1..round.len())
         .rev()
-        .filter_map(|a| a.rejection.as_ref())
+        .filter_map(|earlier| leading_rejection(&round[..earlier]))
         .map(|r| r.required_change.as_str())
         .collect();
     refile_text(attempt.number, rejection, &before, &task.description, carry)
@@ -67,16 +65,13 @@ fn nth_prompt(task: &Task, round: &[Attempt], carry: Carry) -> String {
 ///
 /// `number` is that of the attempt that is about to start, `earlier` the demands before the newest, newest first.
 pub fn refile_text(number: u32, rejection: &Rejection, earlier: &[&str], description: &str, carry: Carry) -> String {
-    let required = cut_bytes(&fold(&rejection.required_change), REQUIRED_CHANGE_BYTES);
+    let required = cut_bytes(&fold(&rejection.required_change), IMPERATIVE_BYTES);
     let head = format!("## ATTEMPT #{number} — previous attempt rejected\n\n**Required change**: {required}\n");
     let still = still_required(&rejection.required_change, earlier, carry.still_required);
     let label = "**Reviewer critique**: ";
     let foot = "\n---\n\n";
     let room = carry.max_bytes().saturating_sub(head.len() + still.len() + label.len() + 1 + foot.len());
-    let critique = match rejection.critique.trim() {
-        "" => "(none)".to_owned(),
-        said => cut_bytes(&cut(said, carry.critique_chars), room),
-    };
+    let critique = cut_bytes(&cut(rejection.critique.trim(), carry.critique_chars), room);
     format!("{head}{label}{critique}\n{still}{foot}{description}")
 }
 

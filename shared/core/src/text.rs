@@ -51,12 +51,36 @@ pub(crate) fn normalised(text: &str) -> String {
     fold(text).trim_end_matches(['.', '!', '?']).to_lowercase()
 }
 
+/// The longest imperative, in bytes; what is beyond it counts as left over.
+pub(crate) const IMPERATIVE_BYTES: usize = 1_000;
+
+/// One line without characters that cannot be seen or that steer a terminal or the direction of text.
+pub(crate) fn plain_line(text: &str) -> String {
+    let invisible = |c: char| {
+        (c.is_control() && !c.is_whitespace())
+            || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    };
+    fold(&text.chars().filter(|c| !invisible(*c)).collect::<String>())
+}
+
 /// One imperative sentence out of what a reviewer wrote, and what was left over.
 ///
-/// Headings and fences at the start go, newlines are folded, and the sentence ends at `.`, `!` or `?` before white
-/// space and a capital letter.
+/// Headings, fences and list markers at the start go, newlines are folded, and the sentence ends at `.`, `!` or `?` before
+/// white space and a capital letter. A text without a letter or a digit is none.
 pub(crate) fn imperative(text: &str) -> (String, String) {
-    let line = fold(without_heading_or_fence(text));
+    let (sentence, rest) = first_sentence(text);
+    if !sentence.contains(char::is_alphanumeric) {
+        return (String::new(), rest);
+    }
+    if sentence.len() <= IMPERATIVE_BYTES {
+        return (sentence, rest);
+    }
+    let whole = format!("{sentence} {rest}");
+    (cut_bytes(&sentence, IMPERATIVE_BYTES), whole)
+}
+
+fn first_sentence(text: &str) -> (String, String) {
+    let line = plain_line(without_heading_or_fence(text));
     let mut chars = line.char_indices().peekable();
     while let Some((_, c)) = chars.next() {
         if !matches!(c, '.' | '!' | '?') {
@@ -82,7 +106,8 @@ fn without_heading_or_fence(text: &str) -> &str {
                 _ => inner,
             }
         } else {
-            rest.trim_start_matches('#')
+            let unmarked = ["- ", "* ", "> "].iter().find_map(|marker| rest.strip_prefix(marker));
+            unmarked.unwrap_or_else(|| rest.trim_start_matches('#'))
         }
         .trim_start();
         if shorter.len() == rest.len() {
@@ -135,5 +160,17 @@ mod tests {
         check("```Add a test```", "Add a test```", "");
         check("# ```\n## Do it", "Do it", "");
         check("```", "", "");
+        check("- ```sh\nmake it", "make it", "");
+        check("> ## Fix it", "Fix it", "");
+    }
+
+    #[test]
+    fn an_imperative_can_be_seen_and_is_bounded() {
+        check("\u{1b}[2JFix\u{0} it\u{202e}", "[2JFix it", "");
+        check("\u{200b}", "", "");
+        check("...", "", "");
+        let long = "é".repeat(2_000);
+        let (sentence, rest) = imperative(&long);
+        assert!(sentence.len() <= IMPERATIVE_BYTES && sentence.ends_with(CUT_MARK) && rest.starts_with(&long));
     }
 }

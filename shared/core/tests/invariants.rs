@@ -257,7 +257,9 @@ proptest! {
                 let head = format!("## ATTEMPT #{} — previous attempt rejected\n\n**Required change**: ", attempt.number);
                 prop_assert!(text.starts_with(&head), "{text}");
                 let at = phase.attempts.iter().position(|a| std::ptr::eq(a, attempt)).unwrap_or_default();
-                let demand = &phase.attempts[at - 1].rejection.as_ref().expect("a rejection").required_change;
+                // A person's words lead before what the attempt was rejected for.
+                let rejection = attempt.led_by.as_ref().or(phase.attempts[at - 1].rejection.as_ref());
+                let demand = &rejection.expect("a rejection").required_change;
                 let demand: String = demand.chars().take(80).collect();
                 let lead = text.find(demand.trim_end()).unwrap_or(usize::MAX);
                 prop_assert!(!demand.trim().is_empty() && lead < 200, "{lead}: {text}");

@@ -10,6 +10,7 @@
 //! - [`envelope`]: records as bytes, with their schema's version
 //! - [`artifacts`]: where logs, diffs and replies lie
 //! - [`folder`]: folders that the fleet keeps beside a repository
+//! - [`redis`]: the engine for many machines: Redis or Valkey Streams
 //! - [`sqlite`]: the engine for one machine: a file
 
 pub mod model;

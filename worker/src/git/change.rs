@@ -38,7 +38,7 @@ impl Mirror {
         Ok(self.git().ok(&args).await?.entries())
     }
 
-    /// `git patch-id --stable` of the diff; empty where the diff is.
+    /// `git patch-id --verbatim` of the diff; empty where the diff is.
     pub async fn patch_id(&self, from: &str, to: &str) -> Result<String, GitError> {
         // Whole ids, since those are what tells one binary file from another.
         let args =

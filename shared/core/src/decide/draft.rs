@@ -124,7 +124,7 @@ impl<'a> Draft<'a> {
     pub(super) fn requeue(&mut self, tries: usize, failure: &Failure) {
         let delay = self.policy.backoff(tries as u32, failure.retry_after_ms);
         if let Some(job) = self.phase().job.clone() {
-            self.notify(What::Requeued, format!("again in {} s: {failure}", delay.div_ceil(1_000)));
+            self.notify(What::Requeued, format!("again in {}: {failure}", seconds(delay)));
             self.enqueue(job, delay);
         }
     }
@@ -157,6 +157,7 @@ impl<'a> Draft<'a> {
             agent_failures: Vec::new(),
             land_failures: Vec::new(),
             outcome: None,
+            led_by: None,
             rejection: None,
             transcript: None,
             forgiven: Forgiven::default(),
@@ -206,11 +207,11 @@ impl<'a> Draft<'a> {
         rejection: Rejection,
         on_exhausted: OnExhausted,
     ) -> Result<(), Refusal> {
-        let repeated = self.repeats(&rejection)?;
+        let repeats = self.repeats(&rejection)?;
         let number = self.attempt()?.number;
         let (cause, demand) = (rejection.cause, rejection.required_change.clone());
         self.close_attempt(outcome, Some(rejection))?;
-        if repeated {
+        if repeats.is_some() {
             self.count("repeated_rejections_total", &[]);
         }
         if number >= self.cap() {
@@ -219,8 +220,8 @@ impl<'a> Draft<'a> {
                 OnExhausted::Accept => self.approve(Actor::Policy)?,
                 OnExhausted::Reject => self.reject()?,
             }
-        } else if repeated && !self.policy.has_stronger_agent_after(number) {
-            self.escalate(EscalationReason::RepeatedRejection, demand);
+        } else if let (Some(why), false) = (repeats, self.policy.has_stronger_agent_after(number)) {
+            self.escalate(EscalationReason::RepeatedRejection, format!("{why}: {demand}"));
         } else {
             self.count("refiles_total", &[cause.as_str()]);
             self.notify(What::Refiled, demand);
@@ -229,16 +230,20 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Whether the attempt was rejected for what it was told to do: a reviewer's demand again, or the same diff again.
+    /// How the rejection repeats the one before, if it does: the same required change again, or the same diff again.
     ///
     /// A gate's imperative is the same sentence whatever is wrong, so for a gate only the diff tells. An empty diff is
     /// no diff.
-    fn repeats(&self, rejection: &Rejection) -> Result<bool, Refusal> {
-        let Some(led_by) = self.phase().leading_rejection() else { return Ok(false) };
+    fn repeats(&self, rejection: &Rejection) -> Result<Option<String>, Refusal> {
+        let Some(led_by) = self.phase().leading_rejection() else { return Ok(None) };
+        let number = self.attempt()?.number;
+        if self.is_same_diff_as_before()? {
+            return Ok(Some(format!("attempt {number} left the same diff as the attempt before it")));
+        }
         let same_demand = rejection.cause == Cause::Review
             && led_by.cause != Cause::Gate
             && normalised(&led_by.required_change) == normalised(&rejection.required_change);
-        Ok(same_demand || self.is_same_diff_as_before()?)
+        Ok(same_demand.then(|| format!("attempt {number} was rejected for what it had been told to do")))
     }
 
     /// Whether the attempt left what the one before it left.
@@ -420,4 +425,9 @@ impl<'a> Draft<'a> {
 
 fn no_attempt() -> Refusal {
     Refusal::NotAllowed("the phase has no attempt yet".to_owned())
+}
+
+/// Milliseconds as people read them.
+fn seconds(ms: u64) -> String {
+    if ms < 1_000 { format!("{ms} ms") } else { format!("{} s", ms.div_ceil(1_000)) }
 }

@@ -5,6 +5,11 @@ use super::{Refusal, Transition, What};
 use crate::event::{Actor, PersonDecision};
 use crate::gate;
 use crate::task::{AttemptOutcome, Cause, Decided, Forgiven, Job, PhaseState, Rejection, TaskState};
+use crate::text::{cut, plain_line};
+use crate::verdict::Verdict;
+
+/// The longest name of a person, in characters.
+const MAX_NAME: usize = 200;
 
 /// A person decided an escalation.
 pub(super) fn decided(
@@ -15,6 +20,10 @@ pub(super) fn decided(
     note: Option<&str>,
 ) -> Result<Transition, Refusal> {
     let not_allowed = |why: String| Err(Refusal::NotAllowed(why));
+    // A name becomes a line of a commit's message.
+    let by = &cut(&plain_line(by), MAX_NAME);
+    let note = note.map(|n| cut(n, Verdict::MAX_CRITIQUE));
+    let note = note.as_deref();
     let (task, now) = (draft.task.id.clone(), draft.now);
     let Some(found) = draft.task.escalations.iter_mut().find(|e| e.id == escalation) else {
         return not_allowed(format!(
@@ -79,12 +88,20 @@ fn refile(
     let critique = [rest.as_str(), note.unwrap_or_default()].join("\n\n").trim().to_owned();
     let rejection = Rejection { cause: Cause::Person, by: by.to_owned(), required_change, critique };
     has_begun(draft)?;
-    let outcome = draft.attempt()?.outcome.unwrap_or(AttemptOutcome::Refiled);
-    draft.close_attempt(outcome, Some(rejection))?;
+    let attempt = draft.attempt()?;
+    let outcome = attempt.outcome.unwrap_or(AttemptOutcome::Refiled);
+    let was_rejected = attempt.rejection.is_some();
+    if !was_rejected {
+        draft.close_attempt(outcome, Some(rejection.clone()))?;
+    }
     grant(draft, attempts);
     renew_budget(draft);
     draft.count("refiles_total", &[Cause::Person.as_str()]);
     draft.start_attempt();
+    if was_rejected {
+        // Why the attempt before was rejected stays in the record; the person's words lead all the same.
+        draft.attempt_mut()?.led_by = Some(rejection);
+    }
     Ok(())
 }
 

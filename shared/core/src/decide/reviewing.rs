@@ -30,7 +30,9 @@ pub(super) fn reviewed(draft: Draft<'_>, review: &Review) -> Result<Transition, 
     }
     let Verdict { verdict, required_change, critique, conf, phase } = review.verdict;
     draft.count("reviews_total", &[&review.reviewer, verdict.as_str()]);
-    draft.notify(What::Reviewed, format!("{}: {verdict} (conf {conf:.2}) {required_change}", review.reviewer));
+    let words = if required_change.is_empty() { &critique } else { &required_change };
+    let said = format!("{}: {verdict} (conf {conf:.2}) {}", review.reviewer, crate::text::cut(words, 300));
+    draft.notify(What::Reviewed, said.trim_end());
     let rejection = Rejection { cause: Cause::Review, by: review.reviewer.clone(), required_change, critique };
     match verdict {
         VerdictKind::Escalate => draft.escalate(EscalationReason::ReviewerAsked, rejection.critique),

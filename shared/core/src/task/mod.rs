@@ -165,6 +165,9 @@ pub struct Attempt {
     /// How it ended; `None` while it goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<AttemptOutcome>,
+    /// What leads it, where that is not why the attempt before was rejected: a person's words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub led_by: Option<Rejection>,
     /// Why it was rejected; this leads the next attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejection: Option<Rejection>,
@@ -196,7 +199,7 @@ pub struct Change {
     pub base_commit: String,
     /// The change itself.
     pub head: String,
-    /// `git patch-id --stable` of the diff; empty where the diff is.
+    /// `git patch-id --verbatim` of the diff, which tells white space apart; empty where the diff is.
     pub patch_id: String,
     /// How many files differ.
     pub files: u32,
@@ -390,10 +393,7 @@ impl Phase {
 
     /// The rejection that leads the attempt that is going on.
     pub fn leading_rejection(&self) -> Option<&Rejection> {
-        match self.round() {
-            [.., previous, _] => previous.rejection.as_ref(),
-            _ => None,
-        }
+        leading_rejection(self.round())
     }
 
     /// The change that the attempt that is going on continues from.
@@ -402,5 +402,13 @@ impl Phase {
             [earlier @ .., _] => earlier.iter().rev().find_map(|a| a.change.as_ref()),
             [] => None,
         }
+    }
+}
+
+/// The rejection that leads the last of these attempts of one round.
+pub(crate) fn leading_rejection(round: &[Attempt]) -> Option<&Rejection> {
+    match round {
+        [.., previous, last] => last.led_by.as_ref().or(previous.rejection.as_ref()),
+        _ => None,
     }
 }

@@ -1,5 +1,6 @@
 //! The formats `json` and `judge`: one object, found anywhere in the reply.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -40,6 +41,7 @@ fn the_one_answer(reply: &str, validate: fn(&Object) -> Result<Verdict, Unreadab
         if object.first("verdict").is_none() || object.is_schema_echo() {
             continue;
         }
+        object.require_one_value_per_key()?;
         let verdict = validate(&object)?;
         match &answer {
             None => answer = Some(verdict),
@@ -66,7 +68,7 @@ fn validate(object: &Object) -> Result<Verdict, Unreadable> {
         other => VerdictKind::parse(other)
             .ok_or_else(|| Unreadable::malformed(format!("`verdict` is {other:?}, which is none of the verdicts")))?,
     };
-    let conf = confidence(object.only("conf")?)?;
+    let conf = confidence(object.only("conf"))?;
     let demand = object.string("required_change")?.unwrap_or_default();
     let critique = object.string("critique")?.unwrap_or_default();
     let (required_change, left_over) = imperative(&demand);
@@ -83,7 +85,7 @@ fn validate(object: &Object) -> Result<Verdict, Unreadable> {
 }
 
 fn validate_judgement(object: &Object) -> Result<Verdict, Unreadable> {
-    let conf = match object.only("conf")? {
+    let conf = match object.only("conf") {
         None => 1.0,
         given => confidence(given)?,
     };
@@ -101,7 +103,7 @@ fn validate_judgement(object: &Object) -> Result<Verdict, Unreadable> {
         }
         other => return Err(Unreadable::malformed(format!("`verdict` is {other:?}, neither `pass` nor `fail`"))),
     };
-    let findings = match object.only("findings")? {
+    let findings = match object.only("findings") {
         Some(Value::Array(findings)) => findings.iter().map(one_line).collect(),
         _ => Vec::new(),
     };
@@ -137,22 +139,27 @@ fn confidence(value: Option<&Value>) -> Result<f64, Unreadable> {
 struct Object(Vec<(String, Value)>);
 
 impl Object {
+    fn require_one_value_per_key(&self) -> Result<(), Unreadable> {
+        let mut seen: BTreeMap<&str, &Value> = BTreeMap::new();
+        for (key, value) in &self.0 {
+            if seen.insert(key, value).is_some_and(|before| before != value) {
+                return Err(Unreadable::malformed(format!("`{key}` is given twice with different values")));
+            }
+        }
+        Ok(())
+    }
+
     fn first(&self, key: &str) -> Option<&Value> {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v)
     }
 
     /// The value of a key; `null` counts as absent.
-    fn only(&self, key: &str) -> Result<Option<&Value>, Unreadable> {
-        let mut values = self.0.iter().filter(|(k, _)| k == key).map(|(_, v)| v);
-        let first = values.next();
-        if values.any(|v| Some(v) != first) {
-            return Err(Unreadable::malformed(format!("`{key}` is given twice with different values")));
-        }
-        Ok(first.filter(|v| !v.is_null()))
+    fn only(&self, key: &str) -> Option<&Value> {
+        self.first(key).filter(|v| !v.is_null())
     }
 
     fn string(&self, key: &str) -> Result<Option<String>, Unreadable> {
-        match self.only(key)? {
+        match self.only(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
             Some(_) => Err(Unreadable::malformed(format!("`{key}` must be a text"))),
@@ -161,7 +168,7 @@ impl Object {
 
     fn texts(&self, key: &str) -> Result<Vec<String>, Unreadable> {
         let not_texts = || Unreadable::malformed(format!("`{key}` must be a list of texts"));
-        match self.only(key)? {
+        match self.only(key) {
             None => Ok(Vec::new()),
             Some(Value::Array(items)) => {
                 items.iter().map(|i| i.as_str().map(str::to_owned).ok_or_else(not_texts)).collect()
@@ -172,7 +179,11 @@ impl Object {
 
     /// Whether this is the schema with its placeholders, as it stands in the instructions.
     fn is_schema_echo(&self) -> bool {
-        let is_placeholder = |text: &str| text.starts_with('<') && text.ends_with('>');
+        // `<imperative sentence>` is one, and `<T> must be <U>` is not.
+        let is_placeholder = |text: &str| {
+            let inner = text.strip_prefix('<').and_then(|t| t.strip_suffix('>'));
+            inner.is_some_and(|words| words.chars().all(|c| c.is_lowercase() || matches!(c, ' ' | '-' | '_' | ',')))
+        };
         self.0.iter().any(|(key, value)| match (key.as_str(), value.as_str()) {
             ("verdict", Some(text)) => text.contains('|') || is_placeholder(text.trim()),
             ("required_change" | "critique", Some(text)) => is_placeholder(text.trim()),

@@ -105,7 +105,7 @@ impl RedisHarness {
         Self { folder, server }
     }
 
-    fn connect(&self) -> Connection {
+    pub(crate) fn connect(&self) -> Connection {
         self.server.lock().unwrap().try_connect().unwrap()
     }
 }
