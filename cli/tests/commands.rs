@@ -257,7 +257,8 @@ fn no_colours_and_no_panic_where_the_output_is_no_terminal() {
     let lines: Vec<String> = (0..400).map(|i| format!("{{\"title\":\"task {i} {}\"}}", "x".repeat(250))).collect();
     place.write("t.jsonl", &lines.join("\n"));
     place.ok(&["submit", "--file", "t.jsonl"]);
-    let evil = place.submit("a\u{1b}[31mred\u{202e}");
+    place.fails(&["submit", "a\u{1b}[31mred"], 2, &["`title` holds a control character", "nothing was submitted"]);
+    let evil = place.ok(&["submit", "red\u{202e}", "--description", "\u{1b}[31m"]).trim().to_owned();
     for args in [&["task", "list"][..], &["task", "show", &evil], &["task", "log", &evil], &["config", "show"]] {
         let ran = place.run(args);
         assert!(!ran.out.contains('\u{1b}') && !ran.out.contains('\u{202e}'), "{args:?}: {ran:?}");

@@ -73,6 +73,7 @@ async fn an_entry_that_is_no_outcome_does_not_strand_the_others() {
     assert_eq!(store.quarantined().await.unwrap().len(), 2);
     // Also where they were taken by one that died in between.
     drop(taken);
-    let again = refile_store::TakeRequest { takeover: Duration::ZERO, ..take_request("c2", 10) };
+    let (takeover, wait) = (Duration::from_millis(1), Duration::from_secs(20));
+    let again = refile_store::TakeRequest { takeover, wait, ..take_request("c2", 10) };
     assert_eq!(store.take_outcomes(&again).await.unwrap().len(), 1);
 }
