@@ -38,9 +38,9 @@ pub(crate) struct Parts {
 }
 
 /// Holds that the fleet could do its work: agents and reviewers are configured and there.
-pub(crate) fn require(config: &Config) -> anyhow::Result<()> {
-    require_ready(config, Role::Coder)?;
-    require_ready(config, Role::Reviewer)
+pub(crate) async fn require(config: &Config) -> anyhow::Result<()> {
+    require_ready(config, Role::Coder).await?;
+    require_ready(config, Role::Reviewer).await
 }
 
 impl Fleet {

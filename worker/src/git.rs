@@ -30,6 +30,14 @@ pub enum GitError {
     /// Git itself could not be run.
     #[error("git cannot be run: {0}")]
     Run(#[from] ProcessError),
+    /// Git is older than what is used here.
+    #[error("{told} is too old; install git {oldest} or newer")]
+    TooOld {
+        /// What it said of itself.
+        told: String,
+        /// What it must be at least.
+        oldest: String,
+    },
     /// A name that is no branch.
     #[error("`{0}` is not a branch name that is safe to use; choose one of letters, digits, `-`, `_`, `.` and `/`")]
     Branch(String),
@@ -113,6 +121,24 @@ fn existing(branch: &str, branches: &[String]) -> String {
     format!("it has {shown}{more}: set the task's base, or `repository.base`, to one of them")
 }
 
+/// The oldest git that has all that is used here: `merge-tree --write-tree` (2.38), `patch-id --verbatim` (2.39).
+const OLDEST: (u32, u32) = (2, 39);
+
+/// Holds that git is there and new enough.
+pub async fn require_version() -> Result<(), GitError> {
+    let told = run::Git::new(std::path::Path::new("/"), "git").ok(&["version"]).await?.line();
+    match version(&told) {
+        Some(found) if found < OLDEST => Err(GitError::TooOld { told, oldest: format!("{}.{}", OLDEST.0, OLDEST.1) }),
+        _ => Ok(()),
+    }
+}
+
+/// Reads `git version 2.39.5 (…)`; nothing where a vendor words it in another way.
+fn version(told: &str) -> Option<(u32, u32)> {
+    let mut numbers = told.strip_prefix("git version ")?.split('.').map(|n| n.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
 impl GitError {
     /// The failure that a record keeps.
     pub fn failure(&self) -> Failure {
@@ -126,5 +152,22 @@ impl GitError {
     pub(crate) fn folder(what: &'static str, place: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
         let place = place.display().to_string();
         move |source| Self::Folder { what, place, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version;
+
+    #[test]
+    fn versions_are_read_and_odd_ones_are_let_in() {
+        assert_eq!(version("git version 2.39.5"), Some((2, 39)));
+        assert_eq!(version("git version 2.34.1 (Apple Git-137)"), Some((2, 34)));
+        assert_eq!(version("git 3"), None);
+    }
+
+    #[tokio::test]
+    async fn the_git_of_this_machine_is_new_enough() {
+        super::require_version().await.unwrap();
     }
 }

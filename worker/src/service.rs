@@ -55,7 +55,7 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
     process::install_tls();
     let flags: Vec<_> = arguments.store.map(|url| ("store", url)).into_iter().collect();
     let (config, _) = refile_config::load(arguments.config.as_deref(), std::env::vars(), &flags)?;
-    require_ready(&config, role)?;
+    require_ready(&config, role).await?;
     let metrics = Metrics::new()?;
     let options = OpenOptions { allow_volatile: arguments.allow_volatile, observer: Some(process::observer(&metrics)) };
     let concurrency = match role {
@@ -90,7 +90,8 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
 }
 
 /// Holds that everything that a worker of this role would run is there, before it claims a job that it cannot do.
-pub fn require_ready(config: &Config, role: Role) -> anyhow::Result<()> {
+pub async fn require_ready(config: &Config, role: Role) -> anyhow::Result<()> {
+    crate::git::require_version().await?;
     let commands: Vec<(String, &[String])> = match role {
         Role::Coder if config.agents.is_empty() => bail!(
             "no agent is configured; add to the configuration:\n\n  [agents.NAME]\n  command = [\"PROGRAM\", \"ARGUMENT\"]\n\n`refile init` writes a start"

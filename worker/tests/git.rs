@@ -76,6 +76,21 @@ async fn every_kind_of_file_makes_the_round_trip() {
 }
 
 #[tokio::test]
+async fn a_change_of_white_space_has_a_patch_id_of_its_own() {
+    let place = Place::new();
+    let base = place.head("main");
+    let mirror = place.mirror().await;
+    mirror.fetch("main").await.unwrap();
+    let mut ids = std::collections::BTreeSet::new();
+    for content in ["def f():\nreturn 1\n", "def f():\n    return 1\n", "def f():\n    return 1"] {
+        let tree = tree(&place, 1, &base, &base).await;
+        std::fs::write(tree.dir().join("f.py"), content).unwrap();
+        ids.insert(mirror.patch_id(&base, &tree.write().await.unwrap()).await.unwrap());
+    }
+    assert_eq!(ids.len(), 3, "{ids:?}");
+}
+
+#[tokio::test]
 async fn a_binary_change_has_a_patch_id_of_its_own() {
     let place = Place::new();
     let base = place.head("main");

@@ -22,7 +22,7 @@ const RENEW: Duration = Duration::from_millis(500);
 
 /// Runs the fleet until a signal, or until no work is left.
 pub(crate) async fn run(context: &Context, arguments: &UpArguments) -> anyhow::Result<Ended> {
-    require(&context.config)?;
+    require(&context.config).await?;
     let metrics = Metrics::new()?;
     let options = OpenOptions { observer: Some(process::observer(&metrics)), ..OpenOptions::default() };
     let store = context.store_with(options).await?;

@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::Table;
+use common::{Table, World};
 use refile_core::Policy;
 use refile_core::policy::{Budget, OnExhausted};
+use refile_core::prompt::{Carry, prompt};
 
 fn cap(max_attempts: u32, on_exhausted: OnExhausted) -> Policy {
     Policy { max_attempts, on_exhausted, ..Policy::default() }
@@ -76,6 +77,18 @@ fn a_predecessor_that_is_sent_back_with_a_spent_budget_is_parked_and_no_longer_a
         "rejected #1, rejected: count escalation_decisions_total{reject}, count tasks_finished_total{rejected}, \
          count task_attempts{custom,plan,rejected,1}, count task_attempts{custom,build,rejected,1}",
     );
+}
+
+#[test]
+fn a_persons_words_lead_and_do_not_overwrite_why_the_attempt_was_rejected() {
+    let mut world = World::new(cap(1, OnExhausted::Escalate));
+    world.run("coded; needs_changes 0.9 Fix a.; person refile Do b.");
+    let phase = &world.task.phases[0];
+    let demand = |attempt: usize| phase.attempts[attempt].rejection.as_ref().map(|r| r.required_change.as_str());
+    assert_eq!((demand(0), demand(1)), (Some("Fix a."), None));
+    assert_eq!(phase.leading_rejection().map(|r| r.required_change.as_str()), Some("Do b."));
+    let text = prompt(&world.task, phase, Carry::default());
+    assert!(text.starts_with("## ATTEMPT #2 — previous attempt rejected\n\n**Required change**: Do b.\n"), "{text}");
 }
 
 #[test]

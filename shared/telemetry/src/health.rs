@@ -37,8 +37,12 @@ impl Health {
 
     /// Whether the loop turned lately. A store that is away does not make a process less alive.
     pub fn is_alive(&self) -> bool {
-        let age = self.now_ms().saturating_sub(self.0.last_turn_ms.load(Ordering::Relaxed));
-        Duration::from_millis(age) < STUCK_AFTER
+        self.since_last_turn() < STUCK_AFTER
+    }
+
+    /// How long ago the loop turned.
+    pub fn since_last_turn(&self) -> Duration {
+        Duration::from_millis(self.now_ms().saturating_sub(self.0.last_turn_ms.load(Ordering::Relaxed)))
     }
 
     /// Whether the store answered the last time.

@@ -45,7 +45,7 @@ impl Mirror {
             ["diff-tree", "-r", "-p", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--full-index"];
         let ends = [names::commit(from)?, names::commit(to)?];
         let diff = self.git().ok(&[args.as_slice(), &ends].concat()).await?.stdout;
-        let id = self.git().with_input(&["patch-id", "--stable"], diff, &[0]).await?.line();
+        let id = self.git().with_input(&["patch-id", "--verbatim"], diff, &[0]).await?.line();
         Ok(id.split_whitespace().next().unwrap_or_default().to_owned())
     }
 
