@@ -79,7 +79,9 @@ async fn watch(store: std::sync::Arc<dyn Store>, shutdown: CancellationToken) {
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::default_spinner());
     let mut cursor = newest(store.as_ref()).await;
-    while !shutdown.is_cancelled() {
+    loop {
+        // Looked at before the events are read, so that those of the very end are told too.
+        let is_last = shutdown.is_cancelled();
         if let Ok(stats) = store.stats().await {
             bar.set_message(progress(&stats));
         }
@@ -93,6 +95,9 @@ async fn watch(store: std::sync::Arc<dyn Store>, shutdown: CancellationToken) {
                 ));
             }
             cursor = event.cursor;
+        }
+        if is_last {
+            break;
         }
         tokio::select! { () = shutdown.cancelled() => {}, () = tokio::time::sleep(RENEW) => {} }
     }
