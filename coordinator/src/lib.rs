@@ -9,6 +9,7 @@
 //! - [`apply`]: one event from a person, applied to one task
 //! - [`submission`]: new tasks, as people write them
 //! - [`view`]: a task as people and programs see it
+//! - [`escalations`]: what waits for a person
 //! - [`fleet`]: the fleet's numbers as metrics
 //! - [`api`]: the HTTP side
 
@@ -17,6 +18,7 @@ pub mod housekeeping;
 pub mod apply;
 pub mod submission;
 pub mod view;
+pub mod escalations;
 pub mod fleet;
 pub mod api;
 

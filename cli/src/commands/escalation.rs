@@ -2,12 +2,13 @@
 
 use anyhow::bail;
 use refile_coordinator::apply::apply;
+use refile_coordinator::escalations::waiting;
 use refile_coordinator::{now, view};
 use refile_core::event::PersonDecision;
 use refile_core::prompt::prompt;
 use refile_core::task::Escalation;
-use refile_core::{Event, Task, TaskState};
-use refile_store::{Filter, Store};
+use refile_core::{Event, Task};
+use refile_store::Store;
 use serde_json::json;
 
 use crate::Ended;
@@ -15,9 +16,6 @@ use crate::arguments::{Audit, DecisionArguments, EscalationArgument, EscalationC
 use crate::commands::task::say;
 use crate::context::{Context, find_task, user};
 use crate::output::{self, BOLD, DIM, styled, untrusted};
-
-/// Tasks that are read from the store at a time.
-const PAGE: usize = 500;
 
 /// Runs a command about escalations.
 pub(crate) async fn run(context: &Context, command: EscalationCommand) -> anyhow::Result<Ended> {
@@ -36,37 +34,19 @@ pub(crate) async fn run(context: &Context, command: EscalationCommand) -> anyhow
     }
 }
 
-/// The tasks that wait for a person, those that wait longest first.
-pub(crate) async fn waiting(store: &dyn Store) -> anyhow::Result<Vec<Task>> {
-    let filter = Filter { states: vec![TaskState::Escalated], ..Filter::default() };
-    let (mut tasks, mut cursor) = (Vec::new(), None);
-    loop {
-        let page = store.list(&filter, cursor, PAGE).await?;
-        tasks.extend(page.tasks);
-        cursor = page.next;
-        if cursor.is_none() {
-            break;
-        }
-    }
-    tasks.sort_by_key(|t: &Task| t.open_escalations().map(|e| e.at).min());
-    Ok(tasks)
-}
-
 async fn list(context: &Context, store: &dyn Store) -> anyhow::Result<Ended> {
-    let tasks = waiting(store).await?;
-    let open: Vec<(&Task, &Escalation)> =
-        tasks.iter().flat_map(|t| t.open_escalations().map(move |e| (t, e))).collect();
+    let open = waiting(store).await?;
     if context.json {
-        output::json(&open.iter().map(|(t, e)| view::escalation(t, e)).collect::<Vec<_>>())?;
+        output::json(&open)?;
         return Ok(Ended::Done);
     }
     let mut table = output::table(&["id", "reason", "waits", "title"]);
-    for (task, escalation) in open {
+    for escalation in &open {
         table.add_row([
             escalation.id.clone(),
             escalation.reason.to_string(),
             output::age(escalation.at, now()),
-            untrusted(&task.title),
+            untrusted(&escalation.title),
         ]);
     }
     output::print_table(&table, "nothing waits for a person");

@@ -2,22 +2,15 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
+use refile_core::Event;
 use refile_core::event::PersonDecision;
-use refile_core::{Event, TaskState};
-use refile_store::Filter;
 use serde::Deserialize;
 
 use super::{ApiError, tasks};
-use crate::{Coordinator, apply, view};
-
-/// The most escalations that one call lists.
-const MAX: usize = 1_000;
+use crate::{Coordinator, apply, escalations, view};
 
 pub(super) async fn list(State(coordinator): State<Coordinator>) -> Result<Json<Vec<view::EscalationView>>, ApiError> {
-    let filter = Filter { states: vec![TaskState::Escalated], ..Filter::default() };
-    let page = coordinator.store.list(&filter, None, MAX).await?;
-    let open = page.tasks.iter().flat_map(|t| t.open_escalations().map(move |e| view::escalation(t, e)));
-    Ok(Json(open.collect()))
+    Ok(Json(escalations::waiting(coordinator.store.as_ref()).await?))
 }
 
 /// A person's decision. Flat and strict: a key that another action would need is as wrong as an unknown one.
