@@ -14,25 +14,28 @@ use crate::arguments::SubmitArguments;
 use crate::context::{Context, UsageError};
 use crate::output::{self, BOLD, styled};
 
-/// A task of a file, and where it stands there.
+/// A task of a file, or why there is none, and where that stands.
 struct Entry {
     place: String,
-    request: TaskRequest,
+    request: Result<TaskRequest, String>,
 }
 
 /// Submits.
 pub(crate) async fn run(context: &Context, arguments: SubmitArguments) -> anyhow::Result<Ended> {
     let entries = match &arguments.file {
         Some(path) => from_file(path)?,
-        None => vec![Entry { place: "the task".to_owned(), request: from_arguments(&arguments)? }],
+        None => vec![Entry { place: "the task".to_owned(), request: Ok(from_arguments(&arguments)?) }],
     };
     let (mut tasks, mut wrong) = (Vec::with_capacity(entries.len()), Vec::new());
-    for Entry { place, mut request } in entries {
-        request.repository = request.repository.or_else(|| arguments.repository.clone());
-        request.base = request.base.or_else(|| arguments.base.clone());
-        request.priority = request.priority.or(arguments.priority);
-        request.labels.extend(arguments.label.iter().cloned());
-        match submission::read(request, &context.config) {
+    for Entry { place, request } in entries {
+        let task = request.and_then(|mut request| {
+            request.repository = request.repository.or_else(|| arguments.repository.clone());
+            request.base = request.base.or_else(|| arguments.base.clone());
+            request.priority = request.priority.or(arguments.priority);
+            request.labels.extend(arguments.label.iter().cloned());
+            submission::read(request, &context.config)
+        });
+        match task {
             Ok(task) => tasks.push(task),
             Err(why) => wrong.push(format!("{place}: {why}")),
         }
@@ -90,39 +93,42 @@ fn from_file(path: &Path) -> anyhow::Result<Vec<Entry>> {
         Some("yaml" | "yml") => false,
         _ => text.trim_start().starts_with('{'),
     };
-    let entries = if is_json { from_json_lines(&name, &text) } else { from_yaml(&name, &text) }
-        .map_err(|wrong| UsageError(format!("{wrong}\nnothing was submitted")))?;
+    let entries = if is_json { from_json_lines(&name, &text) } else { from_yaml(&name, &text) };
     if entries.is_empty() {
         return Err(UsageError(format!("{name} holds no task")).into());
     }
     Ok(entries)
 }
 
-fn from_json_lines(name: &str, text: &str) -> Result<Vec<Entry>, String> {
-    let (mut entries, mut wrong) = (Vec::new(), Vec::new());
-    for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let place = format!("{name}, line {}", i + 1);
-        match serde_json::from_str(line) {
-            Ok(request) => entries.push(Entry { place, request }),
-            Err(error) => {
+fn from_json_lines(name: &str, text: &str) -> Vec<Entry> {
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    lines
+        .map(|(i, line)| Entry {
+            place: format!("{name}, line {}", i + 1),
+            request: serde_json::from_str(line).map_err(|error| {
                 // The library counts lines of its own input, which is always the first here.
                 let why = error.to_string();
-                let why = why.split(" at line 1").next().unwrap_or_default().to_owned();
-                wrong.push(format!("{place}, column {}: {why}", error.column()));
-            }
-        }
-    }
-    if wrong.is_empty() { Ok(entries) } else { Err(wrong.join("\n")) }
+                let why = why.split(" at line 1").next().unwrap_or_default();
+                format!("column {}: {why}", error.column())
+            }),
+        })
+        .collect()
 }
 
-fn from_yaml(name: &str, text: &str) -> Result<Vec<Entry>, String> {
-    let requests: Vec<serde_saphyr::Spanned<TaskRequest>> = serde_saphyr::from_str(text)
-        .map_err(|error| format!("{name}: {}", error.to_string().trim_start_matches("error: ")))?;
+/// A YAML file is read whole or not at all.
+fn from_yaml(name: &str, text: &str) -> Vec<Entry> {
+    let requests: Vec<serde_saphyr::Spanned<TaskRequest>> = match serde_saphyr::from_str(text) {
+        Ok(requests) => requests,
+        Err(error) => {
+            let why = error.to_string().trim_start_matches("error: ").to_owned();
+            return vec![Entry { place: name.to_owned(), request: Err(why) }];
+        }
+    };
     let entry = |spanned: serde_saphyr::Spanned<TaskRequest>| Entry {
         place: format!("{name}, line {}", spanned.referenced.line()),
-        request: spanned.value,
+        request: Ok(spanned.value),
     };
-    Ok(requests.into_iter().map(entry).collect())
+    requests.into_iter().map(entry).collect()
 }
 
 /// Holds that each repository is there and has the base branch, before anything is submitted.
