@@ -41,6 +41,9 @@ pub struct Command {
     pub timeout: Duration,
     /// How much of its output is kept.
     pub limits: Limits,
+    /// It is asked to end (SIGTERM) where it would be killed otherwise, and the watchdog leaves it alone: it holds locks that
+    /// it must take away itself, as git does in the repositories of others.
+    pub holds_locks: bool,
 }
 
 impl Command {
@@ -53,6 +56,7 @@ impl Command {
             stdin: Vec::new(),
             timeout,
             limits: Limits::default(),
+            holds_locks: false,
         }
     }
 }
@@ -206,7 +210,7 @@ struct Captures {
 pub async fn run(command: &Command) -> Result<Finished, ProcessError> {
     let started = Instant::now();
     let mut child = start(command)?;
-    let group = Group::new(child.id());
+    let group = Group::new(child.id(), command.holds_locks);
     let captures = Mutex::new(Captures {
         stdout: Capture::new(command.limits),
         stderr: Capture::new(command.limits),
@@ -286,7 +290,7 @@ fn start(command: &Command) -> Result<tokio::process::Child, ProcessError> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
-        .kill_on_drop(true)
+        .kill_on_drop(!command.holds_locks)
         .spawn();
     started.map_err(|source| {
         let program = program(command);

@@ -206,3 +206,20 @@ async fn landings_at_once_leave_a_checked_out_branch_clean() {
     }
     assert_eq!(git(&place.origin, &["status", "--porcelain", "--untracked-files=no"]), "");
 }
+
+#[tokio::test]
+async fn a_lock_that_a_crash_left_is_named_and_is_no_base_that_moves() {
+    let place = Place::bare();
+    let task = task(&place, "t1");
+    let change = Try::script("echo x > new.txt").change(&place, &task).await;
+    let lock = place.origin.join("refs/heads/main.lock");
+    std::fs::write(&lock, "").unwrap();
+    match land_change(&place, &task, &change).await {
+        Outcome::LandingFailed { failure } => {
+            assert!(failure.detail.contains("main.lock") && failure.detail.contains("remove the file"), "{failure}");
+        }
+        other => panic!("{other:?}"),
+    }
+    std::fs::remove_file(&lock).unwrap();
+    landed(land_change(&place, &task, &change).await);
+}

@@ -180,13 +180,15 @@ impl Mirror {
                 let reason = rejection(&output.line());
                 let moved =
                     ["stale info", "fetch first", "non-fast-forward", "failed to update ref", "cannot lock ref"];
-                if moved.iter().any(|m| reason.contains(m)) {
+                // A lock that somebody's crash left behind looks like a branch that moves, for ever.
+                let is_locked = output.stderr.contains("File exists");
+                if !is_locked && moved.iter().any(|m| reason.contains(m)) {
                     return Ok(Push::Moved);
                 }
                 GitError::Refused {
                     url: names::shown(&self.url),
                     branch: branch.to_owned(),
-                    reason: advice(if reason.is_empty() { output.stderr } else { reason }),
+                    reason: advice(if reason.is_empty() || is_locked { output.stderr } else { reason }),
                 }
             }
             Err(error) => error,
@@ -252,6 +254,11 @@ fn advice(reason: String) -> String {
     if is_dirty {
         return format!(
             "{reason}\n  the branch is checked out there, and the files are not clean: commit or stash them there"
+        );
+    }
+    if reason.contains("File exists") {
+        return format!(
+            "{reason}\n  a git that crashed may have left the lock: where none runs there, remove the file"
         );
     }
     reason

@@ -102,6 +102,7 @@ impl Git {
         let mut command = Command::new(line, cwd, TIMEOUT);
         command.env = self.environment();
         command.stdin = stdin;
+        command.holds_locks = true;
         command.limits = Limits { head: MAX_OUTPUT, tail: 0 };
         let done = process::run(&command).await?;
         if done.cut {

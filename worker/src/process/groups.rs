@@ -1,4 +1,7 @@
 //! The process groups of the commands that run, and the watchdog that ends them when the worker itself is killed.
+//!
+//! Git is left out of both: killed in the middle of a push it would leave its lock behind in the repository, and nobody
+//! could push there any more. It ends by itself soon enough.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -45,13 +48,17 @@ pub fn kill_all() {
     }
 }
 
-/// Kills a whole process group when it is dropped.
-pub(super) struct Group(Option<Pid>);
+/// Ends a whole process group when it is dropped.
+pub(super) struct Group {
+    leader: Option<Pid>,
+    /// It is asked, not killed, and not in the table.
+    holds_locks: bool,
+}
 
 impl Group {
-    pub(super) fn new(leader: Option<u32>) -> Self {
+    pub(super) fn new(leader: Option<u32>, holds_locks: bool) -> Self {
         let leader = leader.and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
-        if let Some(group) = leader {
+        if let (Some(group), false) = (leader, holds_locks) {
             let mut groups = groups();
             groups.running.insert(group);
             if groups.watchdog.is_some() {
@@ -63,11 +70,11 @@ impl Group {
                 }
             }
         }
-        Self(leader)
+        Self { leader, holds_locks }
     }
 
     pub(super) fn signal(&self, signal: Signal) {
-        if let Some(group) = self.0 {
+        if let Some(group) = self.leader {
             // An error means that nobody is left.
             let _ = killpg(group, signal);
         }
@@ -76,8 +83,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.signal(Signal::SIGKILL);
-        if let Some(group) = self.0 {
+        self.signal(if self.holds_locks { Signal::SIGTERM } else { Signal::SIGKILL });
+        if let (Some(group), false) = (self.leader, self.holds_locks) {
             let mut groups = groups();
             groups.running.remove(&group);
             groups.tell('-', group);

@@ -122,3 +122,23 @@ async fn a_missing_program_is_named() {
     let error = run(&Command::new(["true"], &dir.path().join("gone"), LONG)).await.unwrap_err();
     assert!(matches!(error, ProcessError::NoFolder { .. }), "{error}");
 }
+
+#[tokio::test]
+async fn a_command_that_holds_locks_is_asked_to_end_and_may_tidy_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pid, lock) = (dir.path().join("pid"), dir.path().join("lock"));
+    let script = format!(
+        // A shell tells of a child that was ended, and nobody would read it.
+        "exec 2> /dev/null; touch {0}; trap 'rm {0}; exit 1' TERM; echo $$ > {1}; while :; do sleep 1; done",
+        lock.display(),
+        pid.display()
+    );
+    let command = Command { holds_locks: true, ..sh(&script, LONG) };
+    let running = tokio::spawn(async move { run(&command).await });
+    let leader = pid_in(&pid).await;
+    assert!(lock.exists());
+    running.abort();
+    assert!(running.await.unwrap_err().is_cancelled());
+    eventually("it takes its lock away", || !lock.exists()).await;
+    eventually("it ends", || is_dead(leader)).await;
+}
