@@ -142,7 +142,7 @@ fn states() -> Vec<State> {
                 row("needs_changes", "conf > t, attempt < cap", "", "build: needs_changes 0.9"),
                 row(
                     "needs_changes",
-                    "conf > t, the same demand again",
+                    "conf > t, the same required change again",
                     REFILED_AND_CODED,
                     "build: needs_changes 0.9 Fix a",
                 ),
