@@ -49,7 +49,11 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     flags.extend(arguments.listen.map(|address| ("coordinator.listen", address)));
     let (config, _) = refile_config::load(arguments.config.as_deref(), std::env::vars(), &flags)?;
     let metrics = Metrics::new()?;
-    let options = OpenOptions { allow_volatile: arguments.allow_volatile, observer: Some(process::observer(&metrics)) };
+    let options = OpenOptions {
+        allow_volatile: arguments.allow_volatile,
+        observer: Some(process::observer(&metrics)),
+        ..OpenOptions::default()
+    };
     let store = refile_store::open(&config.store, &config.dir, options).await?;
     let coordinator = Coordinator {
         store,

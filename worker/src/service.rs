@@ -57,7 +57,11 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
     let (config, _) = refile_config::load(arguments.config.as_deref(), std::env::vars(), &flags)?;
     require_ready(&config, role).await?;
     let metrics = Metrics::new()?;
-    let options = OpenOptions { allow_volatile: arguments.allow_volatile, observer: Some(process::observer(&metrics)) };
+    let options = OpenOptions {
+        allow_volatile: arguments.allow_volatile,
+        observer: Some(process::observer(&metrics)),
+        ..OpenOptions::default()
+    };
     let concurrency = match role {
         Role::Coder => config.workers.coders,
         Role::Reviewer => config.workers.reviewers,

@@ -124,6 +124,8 @@ pub struct OpenOptions {
     pub allow_volatile: bool,
     /// Is told of each operation's name and how long it took.
     pub observer: Option<Observer>,
+    /// What the keys on a Redis server start with; `refile` where nothing is said. A file is a namespace of its own.
+    pub namespace: Option<String>,
 }
 
 /// Is told of each operation's name and how long it took.

@@ -40,7 +40,7 @@ const SILENCE: Duration = Duration::from_mins(1);
 /// Whoever waits looks again after so long, woken or not: the end of a pause wakes nobody, and a token may get lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// The engine on Redis or Valkey. All keys of the one partition start with `refile:{0}:`.
+/// The engine on Redis or Valkey. All keys of the one partition start with `<namespace>:{0}:`.
 #[derive(Debug)]
 pub struct RedisStore {
     link: Link,
@@ -76,9 +76,10 @@ impl RedisStore {
     pub async fn open(url: &str, options: OpenOptions) -> Result<Self> {
         let link = Link::new(url, options.observer)?;
         setup::require_usable(&link, options.allow_volatile).await?;
+        let namespace = options.namespace.as_deref().unwrap_or("refile");
         let store = Self {
             link,
-            prefix: "refile:{0}:".to_owned(),
+            prefix: format!("{namespace}:{{0}}:"),
             looked_for_left: AtomicU64::new(0),
             started: Instant::now(),
             known: Mutex::new((String::new(), 0)),
