@@ -6,6 +6,7 @@ use refile_core::{Priority, TaskId};
 use refile_store::commit::commit;
 use refile_store::{Store, StoreError, Submitted};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::{now, outcomes};
 
@@ -103,7 +104,7 @@ pub async fn submit(store: &dyn Store, config: &Config, tasks: Vec<NewTask>) -> 
         let commits: Vec<_> = tasks
             .by_ref()
             .take(BATCH)
-            .map(|new| commit(first_transition(new_id(), new, &policy, now()), None, None))
+            .map(|new| commit(first_transition(id_of(&new), new, &policy, now()), None, None))
             .collect();
         let added = store.submit(&commits).await?;
         for (result, commit) in added.iter().zip(&commits) {
@@ -116,7 +117,14 @@ pub async fn submit(store: &dyn Store, config: &Config, tasks: Vec<NewTask>) -> 
     Ok(submitted)
 }
 
-/// A name that nobody else draws: 60 random bits.
-fn new_id() -> TaskId {
-    TaskId::from_bits(uuid::Uuid::new_v4().as_u128() as u64)
+/// The name of a new task: 60 bits. Those of its idempotency key (SHA-256), so that equal keys are one task wherever and
+/// however often it is submitted; random ones where it has none.
+fn id_of(new: &NewTask) -> TaskId {
+    let bits = match &new.key {
+        Some(key) => {
+            Sha256::digest(key.as_bytes()).iter().take(8).fold(0, |bits: u64, byte| bits << 8 | u64::from(*byte))
+        }
+        None => uuid::Uuid::new_v4().as_u128() as u64,
+    };
+    TaskId::from_bits(bits)
 }

@@ -91,8 +91,14 @@ impl Api {
 
     /// Does the next job of a queue as a worker does, with this outcome, and gives its task.
     async fn work(&self, queue: Queue, outcome: Outcome) -> String {
-        let request =
-            ClaimRequest { queues: vec![queue], owner: "worker-1".to_owned(), max: 1, lease: DEADLINE, wait: DEADLINE };
+        let request = ClaimRequest {
+            queues: vec![queue],
+            owner: "worker-1".to_owned(),
+            max: 1,
+            lease: DEADLINE,
+            wait: DEADLINE,
+            limits: Arc::default(),
+        };
         let lease = self.store.claim(&request).await.unwrap().remove(0).lease;
         let task = lease.task.to_string();
         let reported = self.store.report(&[Report { lease, outcome }]).await.unwrap();

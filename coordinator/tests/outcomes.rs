@@ -33,6 +33,7 @@ async fn store_with_one_claim() -> (tempfile::TempDir, Arc<dyn Store>, Claim) {
         max: 1,
         lease: Duration::from_mins(1),
         wait: Duration::ZERO,
+        limits: Arc::default(),
     };
     let claim = store.claim(&request).await.unwrap().remove(0);
     (dir, store, claim)

@@ -86,6 +86,7 @@ async fn claims(worker: &Arc<Worker>, running: &Running, jobs: &mut JoinSet<()>,
             max: 1 + room.available_permits(),
             lease: worker.config.workers.lease.0,
             wait: WAIT,
+            limits: Arc::default(),
         };
         let mut claim = worker.store.claim(&request);
         let claimed = tokio::select! {

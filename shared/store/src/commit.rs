@@ -2,7 +2,7 @@
 
 use refile_core::{Effect, Task, Transition};
 
-use crate::model::{Commit, Guard, JobChange};
+use crate::model::{Commit, Guard, JobChange, Lane};
 
 /// Makes the step. `before` is the record that was decided on and its version; nothing for a new task.
 pub fn commit(transition: Transition, before: Option<(&Task, u64)>, guard: Option<Guard>) -> Commit {
@@ -13,7 +13,8 @@ pub fn commit(transition: Transition, before: Option<(&Task, u64)>, guard: Optio
         .into_iter()
         .filter_map(|effect| match effect {
             Effect::Enqueue { phase, queue, attempt, delay_ms } => {
-                Some(JobChange::Put { phase, queue, attempt, delay_ms })
+                let lane = Lane::of(&transition.task, &phase);
+                Some(JobChange::Put { phase, queue, attempt, delay_ms, lane })
             }
             Effect::Drop { phase } => Some(JobChange::Drop { phase }),
             Effect::Notify(_) | Effect::Count(_) => None,

@@ -9,7 +9,9 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The store's URL is none that this program knows.
-    #[error("`{url}` is not a store; write sqlite:PATH, redis://HOST:PORT/DB or rediss://HOST:PORT/DB")]
+    #[error(
+        "`{url}` is not a store; write sqlite:PATH, redis://HOST:PORT/DB, rediss://HOST:PORT/DB or redis+cluster://HOST:PORT,HOST:PORT"
+    )]
     Url {
         /// The URL, without its password.
         url: String,

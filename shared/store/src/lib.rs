@@ -44,12 +44,16 @@ pub type Result<T> = std::result::Result<T, StoreError>;
 /// n-th input, and one bad input does not fail its neighbours.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Adds tasks with their first jobs. A task whose id or idempotency key is there already is not added again; the
-    /// result names the one that is there.
+    /// Adds tasks with their first jobs. A task whose id is there already is not added again. (An idempotency key makes
+    /// the id, so that equal keys are one task wherever it is kept.)
     async fn submit(&self, submissions: &[Commit]) -> Result<Vec<Submitted>>;
 
-    /// Claims up to `max` jobs: high before normal before low, first in first out within a priority, nothing from a
-    /// paused queue. Each claim raises the job's fence and counts one delivery. Waits up to `wait` where there is none.
+    /// Claims up to `max` jobs, nothing from a paused queue, and no more at once than the limits allow. Each claim raises
+    /// the job's fence and counts one delivery. Waits up to `wait` where there is none.
+    ///
+    /// The queues are served in the order given. Of sixteen jobs claimed from one, twelve are of high priority, three of
+    /// normal and one of low, where all have ready jobs; what one does not use goes to the others, the higher first.
+    /// Within a priority the lanes take turns, a job at a time; within a lane the first in is the first out.
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claim>>;
 
     /// Extends leases by `lease` from now. A lease that was lost stays lost, whoever asks.
@@ -112,6 +116,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Puts a quarantined job or outcome back. `false` where there is none of that id.
     async fn replay(&self, id: &str) -> Result<bool>;
 
+    /// How many partitions there are. With `grow_to` there will be so many: new tasks are spread over all of them, and
+    /// tasks that are there stay where they are. Processes that run learn of it within seconds.
+    async fn partitions(&self, grow_to: Option<u32>) -> Result<u32>;
+
     /// Holds that the store answers and still has what it had: a server that was flushed or rolled back is
     /// [`StoreError::LostData`], once; the namespace is made again so that the fleet can go on.
     async fn check(&self) -> Result<()>;
@@ -131,13 +139,14 @@ pub struct OpenOptions {
 /// Is told of each operation's name and how long it took.
 pub type Observer = Arc<dyn Fn(&'static str, Duration) + Send + Sync>;
 
-/// Opens the store of a URL: `sqlite:PATH`, `redis://…` or `rediss://…`. `dir` is where relative paths start.
+/// Opens the store of a URL: `sqlite:PATH`, `redis://…`, `rediss://…` or
+/// `redis+cluster://HOST:PORT,HOST:PORT`. `dir` is where relative paths start.
 pub async fn open(url: &str, dir: &Path, options: OpenOptions) -> Result<Arc<dyn Store>> {
     match url.split_once(':') {
         Some(("sqlite", path)) if !path.is_empty() => {
             Ok(Arc::new(SqliteStore::open(&dir.join(path), options.observer)?))
         }
-        Some(("redis" | "rediss", _)) => Ok(Arc::new(RedisStore::open(url, options).await?)),
+        Some(("redis" | "rediss" | "redis+cluster", _)) => Ok(Arc::new(RedisStore::open(url, options).await?)),
         _ => Err(StoreError::Url { url: error::without_password(url) }),
     }
 }

@@ -1,9 +1,11 @@
 //! What goes into a store and comes out of it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use refile_core::decide::Notice;
+use refile_core::task::Job;
 use refile_core::{Outcome, Priority, Queue, Task, TaskId, TaskState, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -57,12 +59,77 @@ pub enum JobChange {
         attempt: u32,
         /// How long to wait first, in milliseconds.
         delay_ms: u64,
+        /// The jobs that it shares a turn with.
+        lane: Lane,
     },
     /// It has none.
     Drop {
         /// The phase.
         phase: String,
     },
+}
+
+/// What jobs share turns and limits by: repository, workflow, and the agent or the reviewer that does them.
+///
+/// The lanes of one queue and priority take turns, so that a backlog in one does not hold up the others.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Lane(String);
+
+/// Parts of a lane's name are joined by this; it is taken out of the parts.
+const UNIT: char = '\u{1f}';
+
+impl Lane {
+    /// The lane of a task's phase, by the job that the phase has.
+    pub fn of(task: &Task, phase: &str) -> Self {
+        let who = match task.phase(phase).and_then(|p| p.job.as_ref()) {
+            Some(Job::Code { agent }) => format!("agent:{agent}"),
+            Some(Job::Review { reviewer }) => format!("reviewer:{reviewer}"),
+            Some(Job::Land) | None => String::new(),
+        };
+        Self([&task.repository, &task.workflow, &who].map(|part| part.replace(UNIT, " ")).join("\u{1f}"))
+    }
+
+    /// The name under which an engine keeps it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Reads [`Lane::as_str`].
+    pub fn parse(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+}
+
+/// How many jobs may run at once in the whole fleet, by what they are done on and with. Empty for no limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// By name: `repository:URL`, `workflow:NAME`, `agent:NAME`, `reviewer:NAME`, `provider:NAME`.
+    pub named: BTreeMap<String, u32>,
+    /// Of each repository that is not named.
+    pub each_repository: Option<u32>,
+    /// Which provider (`provider:NAME`) an agent (`agent:NAME`) or a reviewer (`reviewer:NAME`) calls.
+    pub providers: BTreeMap<String, String>,
+}
+
+impl Limits {
+    /// Whether nothing is limited.
+    pub fn is_empty(&self) -> bool {
+        self.named.is_empty() && self.each_repository.is_none()
+    }
+
+    /// The names whose limits a lane's jobs count against, with those limits.
+    pub fn of(&self, lane: &Lane) -> Vec<(String, u32)> {
+        let mut parts = lane.0.splitn(3, UNIT);
+        let repository = format!("repository:{}", parts.next().unwrap_or_default());
+        let workflow = format!("workflow:{}", parts.next().unwrap_or_default());
+        let who = parts.next().unwrap_or_default().to_owned();
+        let provider = self.providers.get(&who).cloned().unwrap_or_default();
+        let most = |name: &String| {
+            let each = self.each_repository.filter(|_| name.starts_with("repository:"));
+            self.named.get(name).copied().or(each)
+        };
+        [repository, workflow, who, provider].into_iter().filter_map(|n| most(&n).map(|most| (n, most))).collect()
+    }
 }
 
 /// What became of a submission.
@@ -87,6 +154,8 @@ pub struct ClaimRequest {
     pub lease: Duration,
     /// How long to wait for the first.
     pub wait: Duration,
+    /// What may run at once.
+    pub limits: Arc<Limits>,
 }
 
 /// A worker's temporary claim on a job.

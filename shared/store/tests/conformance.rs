@@ -14,9 +14,13 @@ macro_rules! engine {
             use crate::$module::$harness as Harness;
 
             engine!(@submitting:
-                an_id_is_added_once, a_key_is_added_once, a_batch_keeps_its_order, a_task_reads_back);
+                an_id_is_added_once, a_batch_keeps_its_order, a_task_reads_back);
             engine!(@working:
                 high_goes_before_normal_before_low_and_first_before_last,
+                no_priority_starves,
+                repositories_take_turns,
+                limits_hold_and_nobody_leaks_a_permit,
+                a_limit_of_an_agent_or_a_provider_holds,
                 queues_are_served_in_the_order_asked_for,
                 no_two_workers_hold_one_job,
                 a_heartbeat_keeps_a_long_job,

@@ -5,8 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, Pipeline, RedisError, ScriptInvocation, Value};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::cluster::ClusterClient;
+use redis::cluster_async::ClusterConnection;
+use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, ScriptInvocation, Value};
 use tokio::sync::Mutex;
 
 use super::scripts::Script;
@@ -17,6 +19,8 @@ use crate::{Observer, Result, StoreError};
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long a command may take; a script over a large batch on a busy server takes a while.
 const RESPONSE: Duration = Duration::from_secs(10);
+/// Longer than anybody waits for a token.
+const LONGEST_WAIT: Duration = Duration::from_mins(5);
 /// How many tries an operation gets before its caller hears of it.
 const TRIES: u32 = 2;
 
@@ -27,15 +31,57 @@ enum Request<'a> {
     Pipe(&'a Pipeline),
 }
 
-/// The way to one server.
+/// One server, or a cluster of them.
+enum Server {
+    Single(Box<redis::Client>),
+    /// The nodes that were named; the others are found through them.
+    Cluster(Vec<String>),
+}
+
+/// A connection to either.
+#[derive(Clone)]
+enum Wire {
+    Single(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+impl ConnectionLike for Wire {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        match self {
+            Self::Single(connection) => connection.req_packed_command(command),
+            Self::Cluster(connection) => connection.req_packed_command(command),
+        }
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        match self {
+            Self::Single(connection) => connection.req_packed_commands(pipeline, offset, count),
+            Self::Cluster(connection) => connection.req_packed_commands(pipeline, offset, count),
+        }
+    }
+
+    fn get_db(&self) -> i64 {
+        match self {
+            Self::Single(connection) => connection.get_db(),
+            Self::Cluster(connection) => connection.get_db(),
+        }
+    }
+}
+
+/// The way to the server or the cluster.
 pub(super) struct Link {
-    client: redis::Client,
+    server: Server,
     name: String,
     observer: Option<Observer>,
     /// The connection for commands, with a number that grows with each new one.
-    commands: Mutex<(u64, Option<MultiplexedConnection>)>,
+    commands: Mutex<(u64, Option<Wire>)>,
     /// Connections on which nobody waits at the moment.
-    waiting: Mutex<Vec<MultiplexedConnection>>,
+    waiting: Mutex<Vec<Wire>>,
 }
 
 impl std::fmt::Debug for Link {
@@ -47,8 +93,18 @@ impl std::fmt::Debug for Link {
 impl Link {
     pub(super) fn new(url: &str, observer: Option<Observer>) -> Result<Self> {
         let name = without_password(url);
-        let client = redis::Client::open(url).map_err(|_| StoreError::Url { url: name.clone() })?;
-        Ok(Self { client, name, observer, commands: Mutex::new((0, None)), waiting: Mutex::new(Vec::new()) })
+        let odd = |_| StoreError::Url { url: name.clone() };
+        let server = match url.strip_prefix("redis+cluster://") {
+            None => Server::Single(Box::new(redis::Client::open(url).map_err(odd)?)),
+            Some(nodes) => {
+                let (login, nodes) = nodes.rsplit_once('@').map_or(("", nodes), |(login, nodes)| (login, nodes));
+                let at = if login.is_empty() { String::new() } else { format!("{login}@") };
+                let nodes: Vec<String> = nodes.split(',').map(|node| format!("redis://{at}{node}")).collect();
+                ClusterClient::new(nodes.clone()).map_err(odd)?;
+                Server::Cluster(nodes)
+            }
+        };
+        Ok(Self { server, name, observer, commands: Mutex::new((0, None)), waiting: Mutex::new(Vec::new()) })
     }
 
     /// Where the server is, without its password.
@@ -129,7 +185,7 @@ impl Link {
     }
 
     /// The connection for commands; a new one where there is none.
-    async fn connection(&self) -> Result<(u64, MultiplexedConnection)> {
+    async fn connection(&self) -> Result<(u64, Wire)> {
         let mut commands = self.commands.lock().await;
         if let (number, Some(connection)) = &*commands {
             return Ok((*number, connection.clone()));
@@ -147,12 +203,24 @@ impl Link {
         }
     }
 
-    async fn connect(&self, response: Option<Duration>) -> Result<MultiplexedConnection> {
-        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(response);
-        self.client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
-            .map_err(|error| self.unavailable("connect", error))
+    async fn connect(&self, response: Option<Duration>) -> Result<Wire> {
+        let connected = match &self.server {
+            Server::Single(client) => {
+                let config =
+                    AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(response);
+                client.get_multiplexed_async_connection_with_config(&config).await.map(Wire::Single)
+            }
+            Server::Cluster(nodes) => {
+                let builder = ClusterClient::builder(nodes.clone()).connection_timeout(CONNECT);
+                // A wait ends by itself; here it would be cut at the library's half a second.
+                let client = builder.response_timeout(response.unwrap_or(LONGEST_WAIT)).build();
+                match client {
+                    Ok(client) => client.get_async_connection().await.map(Wire::Cluster),
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        connected.map_err(|error| self.unavailable("connect", error))
     }
 
     fn unavailable(

@@ -1,74 +1,92 @@
 //! The engine on Redis or Valkey, Streams, for fleets on many machines.
 //!
-//! Every transition is one Lua script; `lua/prelude.lua` tells the layout of the keys, and each script its arguments and
-//! result. Time is the server's.
+//! Every transition is one Lua script on one partition; `lua/prelude.lua` tells the layout of the keys, and each script
+//! its arguments and result. Scripts take lists: what an item costs is a few commands inside, not a round trip. Time is
+//! the server's.
 //!
 //! # Layout
 //! - `connection`: connecting, reconnecting, and what counts as "away"
+//! - `topology`: which partition a task lies in
 //! - `scripts`: the scripts by name
 //! - `setup`: what a server must be like before it is used
+//! - `operations`: the [`crate::Store`] itself
+//! - `listing`: tasks in order, over all partitions
+//! - `permits`: what keeps jobs under the limits
+//! - `event_log`: the event logs of the partitions as one
 //! - `replies`: from the scripts' replies to the model
 
 mod connection;
-mod replies;
+mod topology;
 mod scripts;
 mod setup;
+mod operations;
+mod listing;
+mod permits;
+mod event_log;
+mod replies;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
+use futures::future::try_join_all;
 use redis::{Cmd, Value};
+use refile_core::TaskId;
 use refile_core::count::Count;
-use refile_core::{Outcome, TaskId};
 use serde::Serialize;
 use tokio::sync::Mutex;
 
-use crate::envelope::{decode, encode};
-use crate::model::{
-    Claim, ClaimRequest, Commit, Committed, Cursor, Filter, JobChange, JobView, Lease, LeaseState, LoggedEvent, Page,
-    Pause, PauseTarget, Presence, Promoted, Quarantined, Receipt, Reclaimed, Report, Reported, Stats, Submitted,
-    TakeRequest, Taken, Versioned,
-};
-use crate::{OpenOptions, Result, Store, StoreError};
+use crate::envelope::encode;
+use crate::model::{Commit, JobChange, Lease, Receipt};
+use crate::{OpenOptions, Result, StoreError};
 use connection::Link;
 use scripts::Script;
+use topology::Topology;
 
-/// Processes that said nothing for so long are forgotten.
-const SILENCE: Duration = Duration::from_mins(1);
+/// How long a change of the partitions may take that is under way elsewhere.
+const GROWING: Duration = Duration::from_secs(10);
 
-/// Whoever waits looks again after so long, woken or not: the end of a pause wakes nobody, and a token may get lost.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// The engine on Redis or Valkey. All keys of the one partition start with `<namespace>:{0}:`.
+/// The engine on Redis or Valkey. All keys of a partition start with `<namespace>:{<partition>}:`.
 #[derive(Debug)]
 pub struct RedisStore {
     link: Link,
-    prefix: String,
+    namespace: String,
+    topology: RwLock<Arc<Topology>>,
+    /// Which partition the next claim starts at.
+    turn: AtomicU32,
+    permits: permits::Permits,
     /// When this process last looked for outcomes that others left, in milliseconds since `started`.
     looked_for_left: AtomicU64,
     started: Instant,
-    /// The epoch and the beat that the server had last; a server that has others lost data.
-    known: Mutex<(String, u64)>,
+    /// The epoch and the beat that each partition had last; one that has others lost data.
+    known: Mutex<Vec<(String, u64)>>,
+}
+
+/// Where a script's item is to be carried out.
+enum Place<'a> {
+    /// In this partition.
+    At(u32),
+    /// Where the task lies.
+    Home(&'a TaskId),
 }
 
 /// The header of a commit, in the order in which `commit.lua` unpacks it.
 #[derive(Serialize)]
 struct Header<'a>(
-    &'a str,                                      // task
-    bool,                                         // create
-    &'a str,                                      // key
-    u64,                                          // version
-    &'a str,                                      // guard phase
-    u64,                                          // guard fence
-    &'a str,                                      // receipt
-    &'a str,                                      // state
-    bool,                                         // is final
-    &'a str,                                      // priority
-    Vec<(&'a str, bool, &'static str, u32, u64)>, // jobs
-    Vec<(u64, String)>,                           // notices
-    &'a [(String, i64)],                          // deltas
-    u64,                                          // token
+    &'a str,                                               // task
+    bool,                                                  // create
+    u64,                                                   // version
+    &'a str,                                               // guard phase
+    u64,                                                   // guard fence
+    &'a str,                                               // receipt
+    &'a str,                                               // state
+    bool,                                                  // is final
+    &'a str,                                               // priority
+    Vec<(&'a str, bool, &'static str, u32, u64, &'a str)>, // jobs
+    u64,                                                   // at
+    String,                                                // notices
+    &'a [(String, i64)],                                   // deltas
+    u64,                                                   // token
 );
 
 impl RedisStore {
@@ -76,53 +94,181 @@ impl RedisStore {
     pub async fn open(url: &str, options: OpenOptions) -> Result<Self> {
         let link = Link::new(url, options.observer)?;
         setup::require_usable(&link, options.allow_volatile).await?;
-        let namespace = options.namespace.as_deref().unwrap_or("refile");
         let store = Self {
             link,
-            prefix: format!("{namespace}:{{0}}:"),
+            namespace: options.namespace.unwrap_or_else(|| "refile".to_owned()),
+            topology: RwLock::new(Arc::new(Topology::new())),
+            turn: AtomicU32::new(std::process::id()),
+            permits: permits::Permits::default(),
             looked_for_left: AtomicU64::new(0),
             started: Instant::now(),
-            known: Mutex::new((String::new(), 0)),
+            known: Mutex::new(Vec::new()),
         };
-        let (epoch, beat) = store.beat().await?;
-        *store.known.lock().await = (epoch, beat);
+        store.beat(0).await?;
+        store.reload_topology().await?;
+        let mut known = Vec::new();
+        for partition in 0..store.topology().partitions() {
+            known.push(store.beat(partition).await?);
+        }
+        *store.known.lock().await = known;
         Ok(store)
     }
 
-    fn key(&self, name: &str) -> String {
-        format!("{}{name}", self.prefix)
+    fn topology(&self) -> Arc<Topology> {
+        self.topology.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    async fn run(&self, script: &Script, arguments: &[&[u8]]) -> Result<Value> {
-        match self.link.run(script, &self.prefix, arguments).await {
+    /// Reads how many partitions there are. Says whether that is news.
+    async fn reload_topology(&self) -> Result<bool> {
+        let mut command = Cmd::new();
+        command.arg("HGET").arg(self.key(0, "meta")).arg("partitions");
+        let kept: Option<String> = self.link.query("partitions", &command).await?;
+        // After a flush there is nothing, and `check` makes it again.
+        let Some(kept) = kept else { return Ok(false) };
+        let read = Topology::parse(&kept).ok_or_else(|| StoreError::Unsuitable {
+            store: self.link.name().to_owned(),
+            why: format!("its number of partitions is `{kept}`, which this program does not know: update the program"),
+        })?;
+        let is_new = read != *self.topology();
+        *self.topology.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(read);
+        Ok(is_new)
+    }
+
+    fn prefix(&self, partition: u32) -> String {
+        format!("{}:{{{partition}}}:", self.namespace)
+    }
+
+    fn key(&self, partition: u32, name: &str) -> String {
+        format!("{}:{{{partition}}}:{name}", self.namespace)
+    }
+
+    /// The list that whoever waits for this name blocks on. One for all partitions: in a cluster nobody can block on keys
+    /// of several slots.
+    fn wake_key(&self, name: &str) -> String {
+        format!("{}:{{wake}}:{name}", self.namespace)
+    }
+
+    async fn run(&self, partition: u32, script: &Script, arguments: &[&[u8]]) -> Result<Value> {
+        let prefix = self.prefix(partition);
+        match self.link.run(script, &prefix, arguments).await {
             Err(StoreError::Engine { source, .. }) if source.to_string().contains("NOGROUP") => {
                 // The queues are gone: the server was flushed or lost its file.
-                self.check().await?;
-                self.link.run(script, &self.prefix, arguments).await
+                self.beat(partition).await?;
+                self.link.run(script, &prefix, arguments).await
             }
             result => result,
         }
     }
 
-    async fn beat(&self) -> Result<(String, u64)> {
+    async fn run_texts(&self, partition: u32, script: &Script, arguments: &[String]) -> Result<Value> {
+        let arguments: Vec<&[u8]> = arguments.iter().map(String::as_bytes).collect();
+        self.run(partition, script, &arguments).await
+    }
+
+    /// Runs a script on every partition and gives the replies in their order.
+    async fn run_everywhere(&self, script: &Script, arguments: &[&[u8]]) -> Result<Vec<Value>> {
+        try_join_all((0..self.topology().partitions()).map(|p| self.run(p, script, arguments))).await
+    }
+
+    /// Makes a partition where it is missing, and counts a beat. Gives its epoch and its beat.
+    async fn beat(&self, partition: u32) -> Result<(String, u64)> {
         let epoch = uuid::Uuid::now_v7().to_string();
-        let reply = self.link.run(&scripts::CHECK, &self.prefix, &[epoch.as_bytes()]).await?;
+        let partitions = self.topology().to_string();
+        let arguments = [epoch.as_bytes(), partitions.as_bytes()];
+        let reply = self.link.run(&scripts::CHECK, &self.prefix(partition), &arguments).await?;
         replies::read(scripts::CHECK.name, reply)
     }
 
-    async fn commit_all(&self, commits: &[Commit], create: bool) -> Result<Vec<(String, String)>> {
+    /// Wakes whoever waits for one of these names. One token each is enough: who claims and leaves something wakes the
+    /// next. A token that gets lost costs a second: who waits looks again.
+    async fn wake(&self, names: &[&str]) {
+        for name in names {
+            let key = self.wake_key(name);
+            let mut pipe = redis::pipe();
+            pipe.cmd("LPUSH").arg(&key).arg("1").ignore().cmd("LTRIM").arg(&key).arg(0).arg(0).ignore();
+            if let Err(error) = self.link.query_pipe::<()>("wake", &pipe).await {
+                tracing::debug!(%error, name, "could not wake whoever waits; they look again by themselves");
+            }
+        }
+    }
+
+    /// Carries items out, each where it belongs, all of a partition in one call. `run` answers nothing for an item whose
+    /// task is not in its partition: then the next place that it may be in is asked. Answers stand in the items' order;
+    /// nothing for those that are nowhere.
+    async fn routed<'a, T, R, F, Fut>(
+        &self,
+        items: &'a [T],
+        place: impl Fn(&'a T) -> Place<'a>,
+        run: F,
+    ) -> Result<Vec<Option<R>>>
+    where
+        F: Fn(u32, Vec<&'a T>) -> Fut,
+        Fut: Future<Output = Result<Vec<Option<R>>>>,
+    {
+        let topology = self.topology();
+        let places: Vec<Vec<u32>> = items
+            .iter()
+            .map(|item| match place(item) {
+                Place::At(partition) => vec![partition],
+                Place::Home(task) => topology.homes(task),
+            })
+            .collect();
+        let mut answers: Vec<Option<R>> = items.iter().map(|_| None).collect();
+        for round in 0..topology.generations() {
+            let mut by_partition: Vec<(u32, Vec<usize>)> = Vec::new();
+            for i in (0..items.len()).filter(|i| answers[*i].is_none()) {
+                let Some(partition) = places[i].get(round) else { continue };
+                match by_partition.iter_mut().find(|(p, _)| p == partition) {
+                    Some((_, indexes)) => indexes.push(i),
+                    None => by_partition.push((*partition, vec![i])),
+                }
+            }
+            let calls = by_partition
+                .iter()
+                .map(|(partition, indexes)| run(*partition, indexes.iter().map(|i| &items[*i]).collect()));
+            for ((_, indexes), found) in by_partition.iter().zip(try_join_all(calls).await?) {
+                for (i, answer) in indexes.iter().zip(found) {
+                    answers[*i] = answer;
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Commits what lies in one partition. `None` where the caller's view of the partitions was an old one.
+    async fn commit_in(&self, partition: u32, commits: &[&Commit], create: bool) -> Result<Option<Vec<String>>> {
         let engine = |source: crate::error::Cause| StoreError::Engine { operation: "commit", source };
-        let mut arguments: Vec<Vec<u8>> = Vec::with_capacity(commits.len() * 2);
+        let generations = self.topology().generations().to_string();
+        let mut arguments: Vec<Vec<u8>> = Vec::with_capacity(1 + commits.len() * 2);
+        arguments.push(generations.into_bytes());
         for commit in commits {
             let header = header(commit, create).map_err(|e| engine(Box::new(e)))?;
             arguments.push(rmp_serde::to_vec(&header).map_err(|e| engine(Box::new(e)))?);
             arguments.push(encode(&commit.task).map_err(|e| engine(Box::new(e)))?);
         }
-        let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
-        replies::read(scripts::COMMIT.name, self.run(&scripts::COMMIT, &arguments).await?)
+        let reply = self.run(partition, &scripts::COMMIT, &slices(&arguments)).await?;
+        if matches!(&reply, Value::BulkString(word) if word == b"generation") {
+            return Ok(None);
+        }
+        replies::read(scripts::COMMIT.name, reply).map(Some)
     }
 
-    async fn set_aside(&self, broken: &[replies::Broken]) -> Result<()> {
+    /// Says to the waiting what these commits gave them to do.
+    async fn wake_for(&self, commits: &[&Commit]) {
+        let mut names: Vec<&str> = commits
+            .iter()
+            .flat_map(|c| &c.jobs)
+            .filter_map(|job| match job {
+                JobChange::Put { queue, delay_ms: 0, .. } => Some(queue.as_str()),
+                _ => None,
+            })
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        self.wake(&names).await;
+    }
+
+    async fn set_aside(&self, partition: u32, broken: &[replies::Broken]) -> Result<()> {
         if broken.is_empty() {
             return Ok(());
         }
@@ -137,7 +283,7 @@ impl RedisStore {
                 b.reason.as_bytes(),
             ]);
         }
-        self.run(&scripts::QUARANTINE, &arguments).await.map(drop)
+        self.run(partition, &scripts::QUARANTINE, &arguments).await.map(drop)
     }
 
     /// How long an outcome must have been left before this call takes it over; 0 for not to look this time.
@@ -154,6 +300,65 @@ impl RedisStore {
         self.looked_for_left.store(now, Ordering::Relaxed);
         takeover
     }
+
+    /// Adds partitions: first those that are there are told, the first of them last, since whoever learns of the new
+    /// number learns it there. So nobody adds a task by the old number once somebody uses the new one.
+    async fn grow(&self, partitions: u32) -> Result<()> {
+        let before = self.topology();
+        let unsuitable = |why: String| StoreError::Unsuitable { store: self.link.name().to_owned(), why };
+        if partitions < before.partitions() {
+            return Err(unsuitable(format!(
+                "it has {} partitions, and their number can only grow: tasks lie in them",
+                before.partitions()
+            )));
+        }
+        if partitions == before.partitions() {
+            return Ok(());
+        }
+        let after = before.grown(partitions);
+        let mut pauses = Cmd::new();
+        pauses.arg("HGETALL").arg(self.key(0, "pauses"));
+        let pauses: Vec<(String, String)> = self.link.query("pauses", &pauses).await?;
+        for partition in before.partitions()..partitions {
+            self.beat(partition).await?;
+            for (target, pause) in &pauses {
+                let mut command = Cmd::new();
+                command.arg("HSET").arg(self.key(partition, "pauses")).arg(target).arg(pause);
+                self.link.query::<()>("pauses", &command).await?;
+            }
+        }
+        let (old, new) = (before.to_string(), after.to_string());
+        let generations = after.generations().to_string();
+        for partition in (0..partitions).rev() {
+            let arguments = [old.as_bytes(), new.as_bytes(), generations.as_bytes()];
+            let told: u8 = replies::read(scripts::GROW.name, self.run(partition, &scripts::GROW, &arguments).await?)?;
+            if told == 0 {
+                return Err(unsuitable("somebody else adds partitions at this moment; look, and try again".to_owned()));
+            }
+        }
+        self.reload_topology().await?;
+        let mut known = self.known.lock().await;
+        for partition in known.len() as u32..partitions {
+            known.push(self.beat(partition).await?);
+        }
+        Ok(())
+    }
+
+    /// Learns of partitions that were added while a submission was under way.
+    async fn wait_for_new_topology(&self) -> Result<()> {
+        let deadline = Instant::now() + GROWING;
+        while !self.reload_topology().await? {
+            if Instant::now() > deadline {
+                return Err(StoreError::Unsuitable {
+                    store: self.link.name().to_owned(),
+                    why: "partitions are being added and that was not finished; run `refile partitions N` again"
+                        .to_owned(),
+                });
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
 }
 
 fn header(commit: &Commit, create: bool) -> std::result::Result<Header<'_>, serde_json::Error> {
@@ -162,23 +367,18 @@ fn header(commit: &Commit, create: bool) -> std::result::Result<Header<'_>, serd
         .jobs
         .iter()
         .map(|change| match change {
-            JobChange::Put { phase, queue, attempt, delay_ms } => {
-                (phase.as_str(), true, queue.as_str(), *attempt, *delay_ms)
+            JobChange::Put { phase, queue, attempt, delay_ms, lane } => {
+                (phase.as_str(), true, queue.as_str(), *attempt, *delay_ms, lane.as_str())
             }
-            JobChange::Drop { phase } => (phase.as_str(), false, "", 0, 0),
+            JobChange::Drop { phase } => (phase.as_str(), false, "", 0, 0, ""),
         })
         .collect();
-    let notices = commit
-        .notices
-        .iter()
-        .map(|notice| Ok((task.updated_at.0, serde_json::to_string(notice)?)))
-        .collect::<std::result::Result<_, serde_json::Error>>()?;
+    let notices = if commit.notices.is_empty() { String::new() } else { serde_json::to_string(&commit.notices)? };
     let (guard_phase, guard_fence, receipt) =
-        commit.guard.as_ref().map_or(("", 0, ""), |g| (g.phase.as_str(), g.fence, g.receipt.id.as_str()));
+        commit.guard.as_ref().map_or(("", 0, ""), |g| (g.phase.as_str(), g.fence, place_of(&g.receipt).1));
     Ok(Header(
         task.id.as_str(),
         create,
-        task.key.as_deref().unwrap_or_default(),
         if create { 0 } else { commit.version },
         guard_phase,
         guard_fence,
@@ -187,11 +387,18 @@ fn header(commit: &Commit, create: bool) -> std::result::Result<Header<'_>, serd
         task.state.is_final(),
         task.priority.as_str(),
         jobs,
+        task.updated_at.0,
         notices,
         &commit.deltas,
         // 53 bits: what Lua's numbers hold exactly.
         uuid::Uuid::new_v4().as_u128() as u64 >> 11,
     ))
+}
+
+/// The partition and the entry of a receipt.
+fn place_of(receipt: &Receipt) -> (u32, &str) {
+    let (partition, entry) = receipt.id.split_once(':').unwrap_or(("0", &receipt.id));
+    (partition.parse().unwrap_or(0), entry)
 }
 
 /// A lease as the scripts take it.
@@ -206,272 +413,6 @@ fn lease_arguments(lease: &Lease) -> [Vec<u8>; 4] {
 
 fn slices(arguments: &[Vec<u8>]) -> Vec<&[u8]> {
     arguments.iter().map(Vec::as_slice).collect()
-}
-
-#[async_trait]
-impl Store for RedisStore {
-    async fn submit(&self, submissions: &[Commit]) -> Result<Vec<Submitted>> {
-        self.commit_all(submissions, true).await?.into_iter().map(|(what, id)| replies::submitted(&what, id)).collect()
-    }
-
-    async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claim>> {
-        let most = request.max.to_string();
-        let lease = request.lease.as_millis().to_string();
-        let mut arguments = vec![request.owner.as_bytes(), most.as_bytes(), lease.as_bytes()];
-        arguments.extend(request.queues.iter().map(|q| q.as_str().as_bytes()));
-        let wakes: Vec<String> = request.queues.iter().map(|q| self.key(&format!("wake:{q}"))).collect();
-        let deadline = Instant::now() + request.wait;
-        loop {
-            let reply = self.run(&scripts::CLAIM, &arguments).await?;
-            let (claims, broken) = replies::claims(reply, &request.owner)?;
-            self.set_aside(&broken).await?;
-            if !claims.is_empty() || (broken.is_empty() && Instant::now() >= deadline) {
-                return Ok(claims);
-            }
-            if broken.is_empty() {
-                self.link.wait_for(&wakes, deadline.min(Instant::now() + LOOK_AGAIN)).await?;
-            }
-        }
-    }
-
-    async fn extend(&self, leases: &[Lease], lease: Duration) -> Result<Vec<LeaseState>> {
-        if leases.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut arguments = vec![lease.as_millis().to_string().into_bytes()];
-        arguments.extend(leases.iter().flat_map(lease_arguments));
-        let states: Vec<u8> =
-            replies::read(scripts::EXTEND.name, self.run(&scripts::EXTEND, &slices(&arguments)).await?)?;
-        let state = |code| match code {
-            1 => LeaseState::Held,
-            2 => LeaseState::Cancelled,
-            _ => LeaseState::Lost,
-        };
-        Ok(states.into_iter().map(state).collect())
-    }
-
-    async fn report(&self, reports: &[Report]) -> Result<Vec<Reported>> {
-        if reports.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut arguments = Vec::with_capacity(reports.len() * 5);
-        for report in reports {
-            arguments.extend(lease_arguments(&report.lease));
-            let payload = encode(&report.outcome);
-            arguments.push(payload.map_err(|e| StoreError::Engine { operation: "report", source: Box::new(e) })?);
-        }
-        let accepted: Vec<u8> =
-            replies::read(scripts::REPORT.name, self.run(&scripts::REPORT, &slices(&arguments)).await?)?;
-        Ok(accepted.into_iter().map(|a| if a == 1 { Reported::Accepted } else { Reported::Stale }).collect())
-    }
-
-    async fn release(&self, leases: &[Lease]) -> Result<()> {
-        if leases.is_empty() {
-            return Ok(());
-        }
-        let arguments: Vec<Vec<u8>> = leases.iter().flat_map(lease_arguments).collect();
-        self.run(&scripts::RELEASE, &slices(&arguments)).await.map(drop)
-    }
-
-    async fn take_outcomes(&self, request: &TakeRequest) -> Result<Vec<Taken>> {
-        let most = request.max.to_string();
-        let wakes = [self.key("wake:outcomes")];
-        let deadline = Instant::now() + request.wait;
-        loop {
-            let idle = self.idle_to_take_over(request.takeover).to_string();
-            let arguments = [request.consumer.as_bytes(), most.as_bytes(), idle.as_bytes()];
-            let reply = self.run(&scripts::TAKE, &arguments).await?;
-            let replies::Outcomes { taken, broken } = replies::outcomes(reply, decode::<Outcome>)?;
-            self.set_aside(&broken).await?;
-            if !taken.is_empty() || (broken.is_empty() && Instant::now() >= deadline) {
-                return Ok(taken);
-            }
-            if broken.is_empty() {
-                // Another's outcome is taken over only by looking again.
-                let again = LOOK_AGAIN.min((request.takeover / 4).max(Duration::from_millis(50)));
-                self.link.wait_for(&wakes, deadline.min(Instant::now() + again)).await?;
-            }
-        }
-    }
-
-    async fn commit(&self, commits: &[Commit]) -> Result<Vec<Committed>> {
-        if commits.is_empty() {
-            return Ok(Vec::new());
-        }
-        self.commit_all(commits, false).await?.into_iter().map(|(what, _)| replies::committed(&what)).collect()
-    }
-
-    async fn discard(&self, receipts: &[Receipt]) -> Result<()> {
-        if receipts.is_empty() {
-            return Ok(());
-        }
-        let arguments: Vec<&[u8]> = receipts.iter().map(|r| r.id.as_bytes()).collect();
-        self.run(&scripts::DISCARD, &arguments).await.map(drop)
-    }
-
-    async fn promote(&self, max: usize) -> Result<Promoted> {
-        let reply = self.run(&scripts::PROMOTE, &[max.to_string().as_bytes()]).await?;
-        let (moved, next): (usize, i64) = replies::read(scripts::PROMOTE.name, reply)?;
-        Ok(Promoted { moved, next_in_ms: u64::try_from(next).ok() })
-    }
-
-    async fn reclaim(&self, max_deliveries: u32, max: usize) -> Result<Reclaimed> {
-        let arguments = [max_deliveries.to_string(), max.to_string()];
-        let reply = self.run(&scripts::RECLAIM, &[arguments[0].as_bytes(), arguments[1].as_bytes()]).await?;
-        let (redelivered, poisoned, next): (usize, usize, i64) = replies::read(scripts::RECLAIM.name, reply)?;
-        Ok(Reclaimed { redelivered, poisoned, next_in_ms: u64::try_from(next).ok() })
-    }
-
-    async fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Option<Versioned>>> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut pipe = redis::pipe();
-        for id in ids {
-            pipe.cmd("HMGET").arg(self.key(&format!("t:{id}"))).arg("r").arg("v");
-        }
-        let found: Vec<(Option<Vec<u8>>, Option<u64>)> = self.link.query_pipe("tasks", &pipe).await?;
-        ids.iter()
-            .zip(found)
-            .map(|(id, (record, version))| {
-                let Some(record) = record else { return Ok(None) };
-                let task = decode(&record).map_err(|source| StoreError::Undecodable { task: id.clone(), source })?;
-                Ok(Some(Versioned { task, version: version.unwrap_or(0) }))
-            })
-            .collect()
-    }
-
-    async fn list(&self, filter: &Filter, cursor: Option<Cursor>, limit: usize) -> Result<Page> {
-        // One state has an index of its own; anything else walks all tasks and filters.
-        let index = match filter.states.as_slice() {
-            [state] => format!("idx:{state}"),
-            _ => "idx".to_owned(),
-        };
-        let mut page = Page::default();
-        let mut before = cursor;
-        let batch = limit.clamp(1, 500);
-        loop {
-            let from = before.map_or_else(|| "+inf".to_owned(), |c| c.0.to_string());
-            let most = batch.to_string();
-            let arguments = [index.as_bytes(), from.as_bytes(), most.as_bytes()];
-            let rows: Vec<(String, u64, Vec<u8>)> =
-                replies::read(scripts::LIST.name, self.run(&scripts::LIST, &arguments).await?)?;
-            let is_last = rows.len() < batch;
-            for (id, sequence, record) in rows {
-                before = Some(Cursor(sequence));
-                match decode::<refile_core::Task>(&record) {
-                    Ok(task) if filter.matches(&task) => page.tasks.push(task),
-                    Ok(_) => {}
-                    Err(_) => page.undecodable.extend(TaskId::parse(&id)),
-                }
-                if page.tasks.len() == limit {
-                    page.next = before;
-                    return Ok(page);
-                }
-            }
-            if is_last {
-                return Ok(page);
-            }
-        }
-    }
-
-    async fn jobs(&self, task: &TaskId) -> Result<Vec<JobView>> {
-        let mut command = Cmd::new();
-        command.arg("HGETALL").arg(self.key(&format!("t:{task}")));
-        let fields: Vec<(String, Vec<u8>)> = self.link.query("jobs", &command).await?;
-        let mut jobs = Vec::new();
-        for (field, packed) in fields {
-            if let Some(phase) = field.strip_prefix("j:") {
-                jobs.extend(replies::job(phase, &packed)?);
-            }
-        }
-        jobs.sort_by(|a, b| a.phase.cmp(&b.phase));
-        Ok(jobs)
-    }
-
-    async fn stats(&self) -> Result<Stats> {
-        replies::stats(self.run(&scripts::STATS, &[]).await?)
-    }
-
-    async fn events(&self, after: &str, max: usize) -> Result<Vec<LoggedEvent>> {
-        let from = if after.is_empty() { "-".to_owned() } else { format!("({after}") };
-        let mut command = Cmd::new();
-        command.arg("XRANGE").arg(self.key("events")).arg(from).arg("+").arg("COUNT").arg(max);
-        Ok(replies::events(self.link.query("events", &command).await?))
-    }
-
-    async fn set_pause(&self, target: &PauseTarget, pause: Option<&Pause>) -> Result<()> {
-        let mut command = Cmd::new();
-        match pause {
-            Some(pause) => {
-                let json = serde_json::to_string(pause)
-                    .map_err(|e| StoreError::Engine { operation: "set_pause", source: Box::new(e) })?;
-                command.arg("HSET").arg(self.key("pauses")).arg(target.key()).arg(json);
-            }
-            None => {
-                command.arg("HDEL").arg(self.key("pauses")).arg(target.key());
-            }
-        }
-        self.link.query::<()>("set_pause", &command).await?;
-        if let (PauseTarget::Queue(queue), None) = (target, pause) {
-            let mut command = Cmd::new();
-            command.arg("LPUSH").arg(self.key(&format!("wake:{queue}"))).arg("1");
-            self.link.query::<()>("set_pause", &command).await?;
-        }
-        Ok(())
-    }
-
-    async fn pauses(&self) -> Result<Vec<(PauseTarget, Pause)>> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("HGETALL").arg(self.key("pauses")).cmd("TIME");
-        let (kept, time): (Vec<(String, String)>, (u64, u64)) = self.link.query_pipe("pauses", &pipe).await?;
-        let now = time.0 * 1_000 + time.1 / 1_000;
-        let mut pauses: Vec<(PauseTarget, Pause)> = kept
-            .iter()
-            .filter_map(|(key, json)| Some((PauseTarget::parse(key)?, serde_json::from_str::<Pause>(json).ok()?)))
-            .filter(|(_, pause)| pause.until.is_none_or(|until| until.0 > now))
-            .collect();
-        pauses.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(pauses)
-    }
-
-    async fn presence(&self, presence: &Presence, gone: bool) -> Result<()> {
-        let payload = if gone { String::new() } else { serde_json::to_string(presence).unwrap_or_default() };
-        let silence = SILENCE.as_millis().to_string();
-        let arguments = [presence.id.as_bytes(), payload.as_bytes(), silence.as_bytes()];
-        self.run(&scripts::PRESENCE, &arguments).await.map(drop)
-    }
-
-    async fn quarantined(&self) -> Result<Vec<Quarantined>> {
-        let mut command = Cmd::new();
-        command.arg("HGETALL").arg(self.key("quarantine"));
-        let mut kept = replies::quarantined(self.link.query("quarantined", &command).await?);
-        kept.sort_by(|a, b| a.id.cmp(&b.id));
-        Ok(kept)
-    }
-
-    async fn replay(&self, id: &str) -> Result<bool> {
-        let replayed: u8 = replies::read(scripts::REPLAY.name, self.run(&scripts::REPLAY, &[id.as_bytes()]).await?)?;
-        Ok(replayed == 1)
-    }
-
-    async fn check(&self) -> Result<()> {
-        // Held over the beat, so that two checks at once see the beats in order.
-        let mut known = self.known.lock().await;
-        let (epoch, beat) = self.beat().await?;
-        let what = if epoch != known.0 {
-            Some("its epoch is a new one, so it was flushed or started empty")
-        } else if beat <= known.1 {
-            Some("its count of beats went back, so it was rolled back to an older state")
-        } else {
-            None
-        };
-        *known = (epoch, beat);
-        match what {
-            None => Ok(()),
-            Some(what) => Err(StoreError::LostData { store: self.link.name().to_owned(), what: what.to_owned() }),
-        }
-    }
 }
 
 /// Whether a stored number is of a metric that this program knows; older and newer programs may share a store.

@@ -1,14 +1,13 @@
 //! From the scripts' replies to the model. Everything that comes out of the server is parsed here, strictly.
 
 use redis::{FromRedisValue, Value};
-use refile_core::{Outcome, Priority, Queue, TaskId, Timestamp};
+use refile_core::{Outcome, Priority, Queue, TaskId};
 use serde::Deserialize;
 
 use super::is_known_count;
 use crate::envelope::{DecodeError, decode};
 use crate::model::{
-    Claim, Committed, Guard, Happening, JobView, Lease, LoggedEvent, Place, Quarantined, Receipt, Stats, Submitted,
-    Taken, Versioned,
+    Claim, Committed, Guard, Happening, JobView, Lease, Place, Quarantined, Receipt, Stats, Taken, Versioned,
 };
 use crate::{Result, StoreError};
 
@@ -36,25 +35,29 @@ pub(super) fn read<T: FromRedisValue>(operation: &'static str, reply: Value) -> 
     T::from_redis_value(reply).map_err(|error| odd(operation, error))
 }
 
-pub(super) fn submitted(what: &str, id: String) -> Result<Submitted> {
-    let id = TaskId::try_from(id).map_err(|error| odd("submit", error))?;
-    Ok(Submitted { id, added: what == "a" })
-}
-
 pub(super) fn committed(what: &str) -> Result<Committed> {
     match what {
         "a" => Ok(Committed::Applied),
         "s" => Ok(Committed::Stale),
-        "c" => Ok(Committed::Conflict),
+        // A task that is nowhere has no version.
+        "c" | "m" => Ok(Committed::Conflict),
         other => Err(odd("commit", format!("unknown result `{other}`"))),
     }
 }
 
 type ClaimRow = (String, String, String, u32, u64, u32, u64, Vec<u8>);
 
+/// What `claim.lua` gave.
+pub(super) struct Claimed {
+    pub(super) jobs: Vec<Claim>,
+    pub(super) broken: Vec<Broken>,
+    /// The queues that have more.
+    pub(super) more: Vec<String>,
+}
+
 /// Reads claims; those whose records cannot be decoded are set apart.
-pub(super) fn claims(reply: Value, owner: &str) -> Result<(Vec<Claim>, Vec<Broken>)> {
-    let rows: Vec<Value> = read("claim", reply)?;
+pub(super) fn claims(reply: Value, owner: &str) -> Result<Claimed> {
+    let (rows, more): (Vec<Value>, Vec<String>) = read("claim", reply)?;
     let (mut claims, mut broken) = (Vec::with_capacity(rows.len()), Vec::new());
     for row in rows {
         let (task, phase, queue, attempt, fence, deliveries, waited_ms, record): ClaimRow = tuple("claim", row)?;
@@ -70,7 +73,7 @@ pub(super) fn claims(reply: Value, owner: &str) -> Result<(Vec<Claim>, Vec<Broke
             }
         }
     }
-    Ok((claims, broken))
+    Ok(Claimed { jobs: claims, broken, more })
 }
 
 /// Reads a tuple out of a nested reply.
@@ -83,6 +86,7 @@ type OutcomeFields = (String, String, u64, u32, String, Vec<u8>);
 /// Reads outcomes; those that cannot be decoded are set apart.
 pub(super) fn outcomes(
     reply: Value,
+    partition: u32,
     payload: fn(&[u8]) -> std::result::Result<Outcome, DecodeError>,
 ) -> Result<Outcomes> {
     let rows: Vec<Value> = read("take", reply)?;
@@ -91,7 +95,7 @@ pub(super) fn outcomes(
         let (id, fields, record, version): (String, Value, Vec<u8>, u64) = tuple("take", row)?;
         let (task, phase, fence, attempt, kind, content): OutcomeFields = tuple("take", fields)?;
         let task_id = TaskId::parse(&task).map_err(|error| odd("take", error))?;
-        let receipt = Receipt { task: task_id, id: id.clone() };
+        let receipt = Receipt { task: task_id, id: format!("{partition}:{id}") };
         if record.is_empty() {
             let reason = "its task is not there".to_owned();
             outcomes.broken.push(Broken { kind: "outcome", id, task, phase, reason });
@@ -129,11 +133,11 @@ fn happening(
 
 /// A job as `prelude.lua` describes it.
 #[derive(Deserialize)]
-struct Packed(String, String, String, u32, u64, u32, String, String, u64);
+struct Packed(String, String, String, u32, u64, u32, String, String, u64, String);
 
 /// Reads a job; `None` where only its fence is kept.
 pub(super) fn job(phase: &str, packed: &[u8]) -> Result<Option<JobView>> {
-    let Packed(place, queue, priority, attempt, fence, deliveries, owner, _entry, _since) =
+    let Packed(place, queue, priority, attempt, fence, deliveries, owner, _entry, _since, _lane) =
         rmp_serde::from_slice(packed).map_err(|error| odd("jobs", error))?;
     let place = match place.as_str() {
         "q" => Place::Queued,
@@ -164,7 +168,6 @@ pub(super) fn stats(reply: Value) -> Result<Stats> {
         workers: workers.iter().filter_map(|json| serde_json::from_str(json).ok()).collect(),
         ..Stats::default()
     };
-    stats.workers.sort_by(|a, b| a.id.cmp(&b.id));
     for (key, jobs) in depth {
         let (queue, priority) = key.split_once(':').unwrap_or_default();
         if let (Some(queue), Some(priority), Ok(jobs @ 1..)) =
@@ -185,18 +188,28 @@ pub(super) fn stats(reply: Value) -> Result<Stats> {
     Ok(stats)
 }
 
-/// Reads lines of the event log; one that cannot be read is passed over.
-pub(super) fn events(entries: Vec<(String, Vec<(String, String)>)>) -> Vec<LoggedEvent> {
-    let line = |(cursor, fields): (String, Vec<(String, String)>)| {
-        let get = |name: &str| fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str());
-        Some(LoggedEvent {
-            at: Timestamp(get("at")?.parse().ok()?),
-            task: TaskId::parse(get("t")?).ok()?,
-            notice: serde_json::from_str(get("e")?).ok()?,
-            cursor,
-        })
-    };
-    entries.into_iter().filter_map(line).collect()
+/// Adds the numbers of a further partition.
+pub(super) fn add_stats(all: &mut Stats, more: Stats) {
+    for (key, n) in more.counts {
+        *all.counts.entry(key).or_default() += n;
+    }
+    all.counts.retain(|_, n| *n != 0);
+    for (key, n) in more.depth {
+        *all.depth.entry(key).or_default() += n;
+    }
+    for (queue, ms) in more.oldest_ms {
+        let oldest = all.oldest_ms.entry(queue).or_default();
+        *oldest = (*oldest).max(ms);
+    }
+    for (queue, n) in more.leases {
+        *all.leases.entry(queue).or_default() += n;
+    }
+    all.delayed += more.delayed;
+    all.outcomes += more.outcomes;
+    all.quarantined += more.quarantined;
+    all.oldest_escalation_ms = all.oldest_escalation_ms.max(more.oldest_escalation_ms);
+    all.workers.extend(more.workers);
+    all.workers.sort_by(|a, b| a.id.cmp(&b.id));
 }
 
 /// What `quarantine.lua` keeps.

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use refile_core::count::Count;
-use refile_core::{Outcome, Queue, Task};
-use rusqlite::{Result, Row, params};
+use refile_core::{Outcome, Task};
+use rusqlite::{Result, params};
 
-use super::jobs::behind;
+use super::lanes::{self, Line};
 use super::sql::{self, all, one, run};
 use super::writer::Tx;
 use crate::envelope::decode;
@@ -31,18 +31,12 @@ pub(super) fn submit(tx: &mut Tx<'_>, submissions: &[Prepared]) -> Result<Vec<Su
 
 fn submit_one(tx: &mut Tx<'_>, submission: &Prepared) -> Result<Submitted> {
     let task = &submission.commit.task;
-    let by_id = one(tx.conn, "SELECT id FROM tasks WHERE id = ?1", [task.id.as_str()], |row| sql::task(row, 0))?;
-    let there = match (by_id, &task.key) {
-        (None, Some(key)) => one(tx.conn, "SELECT id FROM tasks WHERE key = ?1", [key], |row| sql::task(row, 0))?,
-        (by_id, _) => by_id,
-    };
-    if let Some(id) = there {
-        return Ok(Submitted { id, added: false });
-    }
-    let sql = "INSERT INTO tasks (seq, id, key, version, state, repository, changed_at, record)
-        VALUES (MAX((SELECT COALESCE(MAX(seq), 0) + 1 FROM tasks), ?1), ?2, ?3, 1, ?4, ?5, ?6, ?7)";
+    let sql = "INSERT INTO tasks (seq, id, version, state, repository, changed_at, record)
+        VALUES (MAX((SELECT COALESCE(MAX(seq), 0) + 1 FROM tasks), ?1), ?2, 1, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING";
     let (id, state) = (task.id.as_str(), task.state.as_str());
-    run(tx.conn, sql, params![tx.now_us, id, task.key, state, task.repository, tx.now, submission.record])?;
+    if run(tx.conn, sql, params![tx.now_us, id, state, task.repository, tx.now, submission.record])? == 0 {
+        return Ok(Submitted { id: task.id.clone(), added: false });
+    }
     follow(tx, submission)?;
     Ok(Submitted { id: task.id.clone(), added: true })
 }
@@ -80,7 +74,12 @@ fn follow(tx: &mut Tx<'_>, prepared: &Prepared) -> Result<()> {
     let Commit { task, guard, jobs, deltas, .. } = &prepared.commit;
     let id = task.id.as_str();
     if task.state.is_final() {
-        run(tx.conn, "DELETE FROM jobs WHERE task = ?1", [id])?;
+        let sql = "DELETE FROM jobs WHERE task = ?1 RETURNING queue, priority, lane, place IS 'queued'";
+        for (line, was_queued) in all(tx.conn, sql, [id], |row| Ok((Line::read(row, 0)?, row.get::<_, bool>(3)?)))? {
+            if was_queued {
+                lanes::leave(tx, &line)?;
+            }
+        }
     } else {
         // One commit raises a phase's fence once, however often it names the phase.
         let mut raised: Vec<&str> = Vec::new();
@@ -88,8 +87,10 @@ fn follow(tx: &mut Tx<'_>, prepared: &Prepared) -> Result<()> {
             let (JobChange::Put { phase, .. } | JobChange::Drop { phase }) = change;
             let raise = !raised.contains(&phase.as_str());
             match change {
-                JobChange::Put { queue, attempt, delay_ms, .. } => {
-                    put(tx, task, phase, *queue, *attempt, *delay_ms, raise)?;
+                JobChange::Put { queue, attempt, delay_ms, lane, .. } => {
+                    take_away(tx, id, phase, raise)?;
+                    let (rank, lane) = (sql::rank(task.priority), lane.as_str().to_owned());
+                    put(tx, id, phase, &Line { queue: *queue, rank, lane }, *attempt, *delay_ms)?;
                 }
                 JobChange::Drop { .. } => take_away(tx, id, phase, raise)?,
             }
@@ -113,42 +114,26 @@ fn follow(tx: &mut Tx<'_>, prepared: &Prepared) -> Result<()> {
     Ok(())
 }
 
-fn put(
-    tx: &mut Tx<'_>,
-    task: &Task,
-    phase: &str,
-    queue: Queue,
-    attempt: u32,
-    delay_ms: u64,
-    raise: bool,
-) -> Result<()> {
-    let (place, due) = match i64::try_from(delay_ms).unwrap_or(i64::MAX) {
-        0 => ("queued", tx.now as i64),
-        delay => ("delayed", delay.saturating_add(tx.now as i64)),
-    };
-    let sql = concat!(
-        "INSERT INTO jobs (queue, priority, task, phase, place, attempt, due, fence, deliveries, position)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, 0, ",
-        behind!(),
-        ") ON CONFLICT (task, phase) DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
-            place = excluded.place, attempt = excluded.attempt, due = excluded.due, position = excluded.position,
-            fence = fence + ?8, deliveries = 0, owner = NULL, reason = NULL"
-    );
-    let id = task.id.as_str();
-    run(
-        tx.conn,
-        sql,
-        params![queue.as_str(), sql::rank(task.priority), id, phase, place, attempt, due, u8::from(raise)],
-    )?;
-    tx.wakes_claims |= place == "queued";
-    Ok(())
+fn put(tx: &mut Tx<'_>, task: &str, phase: &str, line: &Line, attempt: u32, delay_ms: u64) -> Result<()> {
+    let due = i64::try_from(delay_ms).unwrap_or(i64::MAX).saturating_add(tx.now as i64);
+    let sql = "INSERT INTO jobs (queue, priority, lane, task, phase, place, attempt, due, fence, deliveries, position)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 1, 0, 0)
+        ON CONFLICT (task, phase) DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
+            lane = excluded.lane, place = excluded.place, attempt = excluded.attempt, due = excluded.due";
+    let place = (delay_ms > 0).then_some("delayed");
+    let Line { queue, rank, lane } = line;
+    run(tx.conn, sql, params![queue.as_str(), rank, lane, task, phase, place, attempt, due])?;
+    if delay_ms == 0 { lanes::make_ready(tx, task, phase, line) } else { Ok(()) }
 }
 
 /// Takes a phase's job away. The row stays, so that its fence goes on growing.
 fn take_away(tx: &Tx<'_>, task: &str, phase: &str, raise: bool) -> Result<()> {
+    let sql = "SELECT queue, priority, lane FROM jobs WHERE task = ?1 AND phase = ?2 AND place = 'queued'";
+    let queued = one(tx.conn, sql, params![task, phase], |row| Line::read(row, 0))?;
     let sql = "UPDATE jobs SET place = NULL, owner = NULL, reason = NULL, deliveries = 0, fence = fence + ?3
         WHERE task = ?1 AND phase = ?2";
-    run(tx.conn, sql, params![task, phase, u8::from(raise)]).map(|_| ())
+    run(tx.conn, sql, params![task, phase, u8::from(raise)])?;
+    queued.map_or(Ok(()), |line| lanes::leave(tx, &line).map(drop))
 }
 
 /// Drops outcomes that change nothing.
@@ -179,11 +164,12 @@ fn add(tx: &Tx<'_>, key: &str, by: i64) -> Result<()> {
 
 /// The outcomes that were taken, and in how many milliseconds there may be one to take over.
 pub(super) struct Took {
-    pub(super) taken: Vec<Taken>,
+    pub(super) entries: Vec<Entry>,
     pub(super) look_again_in_ms: Option<u64>,
 }
 
-struct Entry {
+/// An outcome that was taken. It is decoded by whoever asked, not by the thread that writes.
+pub(super) struct Entry {
     id: i64,
     phase: String,
     attempt: u32,
@@ -195,31 +181,36 @@ struct Entry {
     task: refile_core::TaskId,
 }
 
+impl Entry {
+    /// Decodes the outcome and the record. Where that cannot be: the entry, and why.
+    pub(super) fn decode(self) -> std::result::Result<Taken, (i64, String)> {
+        let happening = match self.poisoned {
+            Some(deliveries) => Happening::Poisoned { deliveries },
+            None => match decode::<Outcome>(&self.payload) {
+                Ok(outcome) => Happening::Outcome(Box::new(outcome)),
+                Err(error) => return Err((self.id, error.to_string())),
+            },
+        };
+        let task = decode::<Task>(&self.record).map_err(|error| (self.id, format!("the task's record: {error}")))?;
+        let receipt = Receipt { task: self.task, id: self.id.to_string() };
+        let guard = Guard { phase: self.phase.clone(), fence: self.fence, receipt };
+        let task = Versioned { task, version: self.version };
+        Ok(Taken { phase: self.phase, attempt: self.attempt, guard, happening, task })
+    }
+}
+
 /// Takes outcomes for one coordinator.
 pub(super) fn take(tx: &mut Tx<'_>, request: &TakeRequest) -> Result<Took> {
     let takeover = u64::try_from(request.takeover.as_millis()).unwrap_or(u64::MAX);
-    let left_since = tx.now.checked_sub(takeover);
-    let mut taken = Vec::new();
-    while taken.len() < request.max {
-        let entries = entries(tx, left_since, request.max - taken.len())?;
-        if entries.is_empty() {
-            break;
-        }
-        let before = taken.len();
-        for entry in entries {
-            taken.extend(hand_out(tx, &request.consumer, entry)?);
-        }
-        // Those just taken would be found again where nothing is waited for before a takeover.
-        if taken.len() > before && takeover == 0 {
-            break;
-        }
+    let entries = entries(tx, tx.now.checked_sub(takeover), request.max)?;
+    for entry in &entries {
+        let sql = "UPDATE outcomes SET consumer = ?2, taken_at = ?3 WHERE id = ?1";
+        run(tx.conn, sql, params![entry.id, request.consumer, tx.now])?;
     }
-    let oldest =
-        one(tx.conn, "SELECT MIN(taken_at) FROM outcomes WHERE consumer IS NOT NULL AND reason IS NULL", [], |row| {
-            row.get::<_, Option<u64>>(0)
-        })?;
+    let sql = "SELECT MIN(taken_at) FROM outcomes WHERE consumer IS NOT NULL AND reason IS NULL";
+    let oldest = one(tx.conn, sql, [], |row| row.get::<_, Option<u64>>(0))?;
     let due = oldest.flatten().map(|at| at.saturating_add(takeover).saturating_sub(tx.now));
-    Ok(Took { taken, look_again_in_ms: due.map(|ms| ms.max(1)) })
+    Ok(Took { entries, look_again_in_ms: due.map(|ms| ms.max(1)) })
 }
 
 /// Outcomes that may be taken, oldest first.
@@ -248,29 +239,14 @@ fn entries(tx: &Tx<'_>, left_since: Option<u64>, max: usize) -> Result<Vec<Entry
     })
 }
 
-/// Gives an outcome to a coordinator, or sets it aside where it cannot be read.
-fn hand_out(tx: &Tx<'_>, consumer: &str, entry: Entry) -> Result<Option<Taken>> {
-    let happening = match entry.poisoned {
-        Some(deliveries) => Ok(Happening::Poisoned { deliveries }),
-        None => decode::<Outcome>(&entry.payload).map(|outcome| Happening::Outcome(Box::new(outcome))),
-    };
-    let (happening, task) = match (happening, decode::<Task>(&entry.record)) {
-        (Ok(happening), Ok(task)) => (happening, task),
-        (Err(error), _) => return set_aside(tx, entry.id, &error.to_string()),
-        (_, Err(error)) => return set_aside(tx, entry.id, &format!("the task's record: {error}")),
-    };
-    let sql = "UPDATE outcomes SET consumer = ?2, taken_at = ?3 WHERE id = ?1";
-    run(tx.conn, sql, params![entry.id, consumer, tx.now])?;
-    let receipt = Receipt { task: entry.task, id: entry.id.to_string() };
-    let guard = Guard { phase: entry.phase.clone(), fence: entry.fence, receipt };
-    let task = Versioned { task, version: entry.version };
-    Ok(Some(Taken { phase: entry.phase, attempt: entry.attempt, guard, happening, task }))
-}
-
-fn set_aside(tx: &Tx<'_>, outcome: i64, reason: &str) -> Result<Option<Taken>> {
-    run(tx.conn, "UPDATE outcomes SET reason = ?2 WHERE id = ?1", params![outcome, reason])?;
-    count(tx, &Count::new("quarantined_total", &[]))?;
-    Ok(None)
+/// Sets outcomes aside that cannot be read.
+pub(super) fn set_aside(tx: &mut Tx<'_>, broken: &[(i64, String)]) -> Result<()> {
+    for (outcome, reason) in broken {
+        tracing::error!(outcome, reason, "an outcome cannot be decoded: quarantined");
+        run(tx.conn, "UPDATE outcomes SET reason = ?2 WHERE id = ?1", params![outcome, reason])?;
+        count(tx, &Count::new("quarantined_total", &[]))?;
+    }
+    Ok(())
 }
 
 /// Puts a quarantined job or outcome back.
@@ -278,16 +254,12 @@ pub(super) fn replay(tx: &mut Tx<'_>, id: &str) -> Result<bool> {
     let found = match id.split_once(':') {
         Some(("job", name)) => {
             let Some((task, phase)) = name.split_once('/') else { return Ok(false) };
-            let sql = "SELECT queue, priority FROM jobs WHERE task = ?1 AND phase = ?2 AND place = 'quarantined'";
-            let lane = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, u32>(1)?));
-            let Some((queue, rank)) = one(tx.conn, sql, params![task, phase], lane)? else { return Ok(false) };
-            let sql = concat!(
-                "UPDATE jobs SET place = 'queued', reason = NULL, due = ?5, position = ",
-                behind!(),
-                " WHERE task = ?3 AND phase = ?4"
-            );
-            tx.wakes_claims = true;
-            run(tx.conn, sql, params![queue, rank, task, phase, tx.now])?
+            let sql = "SELECT queue, priority, lane FROM jobs
+                WHERE task = ?1 AND phase = ?2 AND place = 'quarantined'";
+            let line = one(tx.conn, sql, params![task, phase], |row| Line::read(row, 0))?;
+            let Some(line) = line else { return Ok(false) };
+            lanes::make_ready(tx, task, phase, &line)?;
+            1
         }
         Some(("outcome", number)) => {
             let Ok(number) = number.parse::<i64>() else { return Ok(false) };

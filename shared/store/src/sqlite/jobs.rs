@@ -4,40 +4,45 @@ use std::time::Duration;
 
 use refile_core::count::Count;
 use refile_core::{Queue, Task, TaskId};
-use rusqlite::{Result, Row, params};
+use rusqlite::{Result, params};
 
+use super::lanes::{self, Line, Room};
 use super::sql::{self, all, one, run};
 use super::writer::Tx;
 use crate::envelope::decode;
 use crate::model::{Claim, ClaimRequest, Lease, LeaseState, Promoted, Reclaimed, Reported};
 
-/// The end of a queue, as a subquery: `?1` is the queue and `?2` the priority.
-macro_rules! behind {
-    () => {
-        "(SELECT COALESCE(MAX(position), 0) + 1 FROM jobs WHERE place = 'queued' AND queue = ?1 AND priority = ?2)"
-    };
-}
-pub(super) use behind;
-
 /// The jobs that were claimed, and in how many milliseconds a pause of one of the queues ends.
 pub(super) struct Claimed {
-    pub(super) claims: Vec<Claim>,
+    pub(super) jobs: Vec<Leased>,
     pub(super) look_again_in_ms: Option<u64>,
 }
 
-struct Ready {
-    task: TaskId,
-    phase: String,
+/// A job that was claimed. Its record is decoded by whoever asked, not by the thread that writes.
+pub(super) struct Leased {
+    lease: Lease,
+    queue: Queue,
     attempt: u32,
-    fence: u64,
     deliveries: u32,
-    since: u64,
+    waited_ms: u64,
     record: Vec<u8>,
+}
+
+impl Leased {
+    /// Decodes the record. Where that cannot be: the lease, and why.
+    pub(super) fn decode(self) -> std::result::Result<Claim, (Lease, String)> {
+        let Self { lease, queue, attempt, deliveries, waited_ms, record } = self;
+        match decode::<Task>(&record) {
+            Ok(task) => Ok(Claim { lease, queue, attempt, deliveries, waited_ms, task }),
+            Err(error) => Err((lease, error.to_string())),
+        }
+    }
 }
 
 /// Claims up to `max` jobs.
 pub(super) fn claim(tx: &mut Tx<'_>, request: &ClaimRequest) -> Result<Claimed> {
-    let mut claimed = Claimed { claims: Vec::new(), look_again_in_ms: None };
+    let mut claimed = Claimed { jobs: Vec::new(), look_again_in_ms: None };
+    let mut room = Room::look(tx, &request.limits)?;
     for &queue in &request.queues {
         match pause_of(tx, queue)? {
             Pause::None => {}
@@ -47,17 +52,61 @@ pub(super) fn claim(tx: &mut Tx<'_>, request: &ClaimRequest) -> Result<Claimed> 
                 continue;
             }
         }
-        while claimed.claims.len() < request.max {
-            let ready = ready(tx, queue, request.max - claimed.claims.len())?;
-            if ready.is_empty() {
-                break;
-            }
-            for job in ready {
-                claimed.claims.extend(hand_out(tx, request, queue, job)?);
-            }
+        while claimed.jobs.len() < request.max {
+            let Some(line) = next_line(tx, queue, &mut room)? else { break };
+            claimed.jobs.extend(lease_first(tx, request, &line)?);
+            room.hold(&line.lane, 1);
+            lanes::turn(tx, &line)?;
+            lanes::note_claim(tx, queue)?;
         }
     }
     Ok(claimed)
+}
+
+/// The lane that gives the next job of a queue.
+fn next_line(tx: &Tx<'_>, queue: Queue, room: &mut Room<'_>) -> Result<Option<Line>> {
+    for rank in lanes::preference(tx, queue)? {
+        if let Some(line) = lanes::next_lane(tx, queue, rank, room)? {
+            return Ok(Some(line));
+        }
+    }
+    Ok(None)
+}
+
+/// Leases the first job of a lane.
+fn lease_first(tx: &Tx<'_>, request: &ClaimRequest, line: &Line) -> Result<Option<Leased>> {
+    let Line { queue, rank, lane } = line;
+    let sql = "SELECT j.task, j.phase, j.attempt, j.fence, j.deliveries, j.due, t.record
+        FROM jobs j JOIN tasks t ON t.id = j.task
+        WHERE j.place = 'queued' AND j.queue = ?1 AND j.priority = ?2 AND j.lane = ?3 ORDER BY j.position LIMIT 1";
+    one(tx.conn, sql, params![queue.as_str(), rank, lane], |row| {
+        let (task, phase): (TaskId, String) = (sql::task(row, 0)?, row.get(1)?);
+        let (fence, deliveries) = (row.get::<_, u64>(3)? + 1, row.get::<_, u32>(4)?.saturating_add(1));
+        let sql = "UPDATE jobs SET place = 'leased', owner = ?3, due = ?4, fence = ?5, deliveries = ?6
+            WHERE task = ?1 AND phase = ?2";
+        let until = runs_out(tx, request.lease);
+        run(tx.conn, sql, params![task.as_str(), phase, request.owner, until, fence, deliveries])?;
+        Ok(Leased {
+            lease: Lease { task, phase, fence, owner: request.owner.clone() },
+            queue: *queue,
+            attempt: row.get(2)?,
+            deliveries,
+            waited_ms: tx.now.saturating_sub(row.get(5)?),
+            record: row.get(6)?,
+        })
+    })
+}
+
+/// Sets claimed jobs aside whose records cannot be read. The delivery does not count: nobody could work on it.
+pub(super) fn set_aside(tx: &mut Tx<'_>, broken: &[(Lease, String)]) -> Result<()> {
+    for (Lease { task, phase, fence, .. }, reason) in broken {
+        let sql = "UPDATE jobs SET place = 'quarantined', owner = NULL, deliveries = deliveries - 1, reason = ?4
+            WHERE task = ?1 AND phase = ?2 AND place = 'leased' AND fence = ?3";
+        if run(tx.conn, sql, params![task.as_str(), phase, fence, reason])? > 0 {
+            super::commits::count(tx, &Count::new("quarantined_total", &[]))?;
+        }
+    }
+    Ok(())
 }
 
 enum Pause {
@@ -75,44 +124,6 @@ fn pause_of(tx: &Tx<'_>, queue: Queue) -> Result<Pause> {
         Some(Some(until)) if until <= tx.now => Pause::None,
         Some(Some(until)) => Pause::Ends(until - tx.now),
     })
-}
-
-fn ready(tx: &Tx<'_>, queue: Queue, max: usize) -> Result<Vec<Ready>> {
-    let sql = "SELECT j.task, j.phase, j.attempt, j.fence, j.deliveries, j.due, t.record
-        FROM jobs j JOIN tasks t ON t.id = j.task
-        WHERE j.place = 'queued' AND j.queue = ?1 ORDER BY j.priority, j.position LIMIT ?2";
-    all(tx.conn, sql, params![queue.as_str(), sql::limit(max)], |row| {
-        Ok(Ready {
-            task: sql::task(row, 0)?,
-            phase: row.get(1)?,
-            attempt: row.get(2)?,
-            fence: row.get(3)?,
-            deliveries: row.get(4)?,
-            since: row.get(5)?,
-            record: row.get(6)?,
-        })
-    })
-}
-
-/// Leases a job, or sets it aside where its record cannot be read.
-fn hand_out(tx: &Tx<'_>, request: &ClaimRequest, queue: Queue, job: Ready) -> Result<Option<Claim>> {
-    let Ready { task: id, phase, attempt, fence, deliveries, since, record } = job;
-    let task = match decode::<Task>(&record) {
-        Ok(task) => task,
-        Err(error) => {
-            let sql =
-                "UPDATE jobs SET place = 'quarantined', fence = fence + 1, reason = ?3 WHERE task = ?1 AND phase = ?2";
-            run(tx.conn, sql, params![id.as_str(), phase, error.to_string()])?;
-            super::commits::count(tx, &Count::new("quarantined_total", &[]))?;
-            return Ok(None);
-        }
-    };
-    let sql = "UPDATE jobs SET place = 'leased', owner = ?3, due = ?4, fence = ?5, deliveries = ?6
-        WHERE task = ?1 AND phase = ?2";
-    let (fence, deliveries) = (fence + 1, deliveries.saturating_add(1));
-    run(tx.conn, sql, params![id.as_str(), phase, request.owner, runs_out(tx, request.lease), fence, deliveries])?;
-    let lease = Lease { task: id, phase, fence, owner: request.owner.clone() };
-    Ok(Some(Claim { lease, queue, attempt, deliveries, waited_ms: tx.now.saturating_sub(since), task }))
 }
 
 /// When a lease that starts now runs out. SQLite's numbers are signed.
@@ -166,42 +177,26 @@ pub(super) fn report(tx: &mut Tx<'_>, reports: &[(Lease, Vec<u8>)]) -> Result<Ve
 /// Gives jobs back, uncharged.
 pub(super) fn release(tx: &mut Tx<'_>, leases: &[Lease]) -> Result<()> {
     for Lease { task, phase, fence, owner } in leases {
-        let sql = "SELECT queue, priority FROM jobs
-            WHERE task = ?1 AND phase = ?2 AND place = 'leased' AND fence = ?3 AND owner = ?4";
-        let found = one(tx.conn, sql, params![task.as_str(), phase, fence, owner], lane)?;
-        if let Some((queue, rank)) = found {
-            let sql = concat!(
-                "UPDATE jobs SET place = 'queued', owner = NULL, fence = fence + 1, deliveries = deliveries - 1,
-                due = ?5, position = ",
-                behind!(),
-                " WHERE task = ?3 AND phase = ?4"
-            );
-            run(tx.conn, sql, params![queue, rank, task.as_str(), phase, tx.now])?;
-            tx.wakes_claims = true;
+        let sql = "UPDATE jobs SET fence = fence + 1, deliveries = deliveries - 1
+            WHERE task = ?1 AND phase = ?2 AND place = 'leased' AND fence = ?3 AND owner = ?4
+            RETURNING queue, priority, lane";
+        let line = one(tx.conn, sql, params![task.as_str(), phase, fence, owner], |row| Line::read(row, 0))?;
+        if let Some(line) = line {
+            lanes::make_ready(tx, task.as_str(), phase, &line)?;
         }
     }
     Ok(())
 }
 
-fn lane(row: &Row<'_>) -> Result<(String, u32)> {
-    Ok((row.get(0)?, row.get(1)?))
-}
-
 /// Puts delayed jobs that are due into their queues.
 pub(super) fn promote(tx: &mut Tx<'_>, max: usize) -> Result<Promoted> {
-    let sql = "SELECT queue, priority, task, phase FROM jobs
+    let sql = "SELECT queue, priority, lane, task, phase FROM jobs
         WHERE place = 'delayed' AND due <= ?1 ORDER BY due LIMIT ?2";
     let due = all(tx.conn, sql, params![tx.now, sql::limit(max)], |row| {
-        Ok((lane(row)?, row.get::<_, String>(2)?, row.get::<_, String>(3)?))
+        Ok((Line::read(row, 0)?, row.get::<_, String>(3)?, row.get::<_, String>(4)?))
     })?;
-    for ((queue, rank), task, phase) in &due {
-        let sql = concat!(
-            "UPDATE jobs SET place = 'queued', due = ?5, position = ",
-            behind!(),
-            " WHERE task = ?3 AND phase = ?4"
-        );
-        run(tx.conn, sql, params![queue, rank, task, phase, tx.now])?;
-        tx.wakes_claims = true;
+    for (line, task, phase) in &due {
+        lanes::make_ready(tx, task, phase, line)?;
     }
     let next: Option<u64> = next(tx, "SELECT MIN(due) FROM jobs WHERE place = 'delayed'")?;
     Ok(Promoted { moved: due.len(), next_in_ms: next })
@@ -214,34 +209,28 @@ fn next(tx: &Tx<'_>, sql: &str) -> Result<Option<u64>> {
 
 /// Puts jobs whose leases ran out back into their queues, or gives them up.
 pub(super) fn reclaim(tx: &mut Tx<'_>, max_deliveries: u32, max: usize) -> Result<Reclaimed> {
-    let sql = "SELECT queue, priority, task, phase, deliveries, attempt, fence FROM jobs
+    let sql = "SELECT queue, priority, lane, task, phase, deliveries, attempt, fence FROM jobs
         WHERE place = 'leased' AND due <= ?1 ORDER BY due LIMIT ?2";
     let expired = all(tx.conn, sql, params![tx.now, sql::limit(max)], |row| {
-        let job = (row.get::<_, String>(2)?, row.get::<_, String>(3)?);
-        Ok((lane(row)?, job, row.get::<_, u32>(4)?, row.get::<_, u32>(5)?, row.get::<_, u64>(6)?))
+        let job = (row.get::<_, String>(3)?, row.get::<_, String>(4)?);
+        Ok((Line::read(row, 0)?, job, row.get::<_, u32>(5)?, row.get::<_, u32>(6)?, row.get::<_, u64>(7)?))
     })?;
     let mut reclaimed = Reclaimed::default();
-    for ((queue, rank), (task, phase), deliveries, attempt, fence) in expired {
+    for (line, (task, phase), deliveries, attempt, fence) in expired {
+        let sql = "UPDATE jobs SET place = 'reported', owner = NULL, fence = fence + 1
+            WHERE task = ?1 AND phase = ?2";
+        run(tx.conn, sql, params![task, phase])?;
         if deliveries > max_deliveries {
-            let sql = "UPDATE jobs SET place = 'reported', owner = NULL, fence = fence + 1
-                WHERE task = ?1 AND phase = ?2";
-            run(tx.conn, sql, params![task, phase])?;
             let sql = "INSERT INTO outcomes (task, phase, attempt, fence, poisoned, payload)
                 VALUES (?1, ?2, ?3, ?4, ?5, x'')";
             run(tx.conn, sql, params![task, phase, attempt, fence + 1, deliveries])?;
             tx.wakes_takes = true;
             reclaimed.poisoned += 1;
         } else {
-            let sql = concat!(
-                "UPDATE jobs SET place = 'queued', owner = NULL, fence = fence + 1, due = ?5, position = ",
-                behind!(),
-                " WHERE task = ?3 AND phase = ?4"
-            );
-            run(tx.conn, sql, params![queue, rank, task, phase, tx.now])?;
-            tx.wakes_claims = true;
+            lanes::make_ready(tx, &task, &phase, &line)?;
             reclaimed.redelivered += 1;
         }
-        super::commits::count(tx, &Count::new("leases_expired_total", &[&queue]))?;
+        super::commits::count(tx, &Count::new("leases_expired_total", &[line.queue.as_str()]))?;
     }
     reclaimed.next_in_ms = next(tx, "SELECT MIN(due) FROM jobs WHERE place = 'leased'")?;
     Ok(reclaimed)

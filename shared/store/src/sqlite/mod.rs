@@ -3,6 +3,7 @@
 //! # Layout
 //! - `schema`: the tables, and how a connection is set up
 //! - `writer`: the one thread that writes, and who is woken by what it wrote
+//! - `lanes`: whose turn it is
 //! - `jobs`: claim, extend, report, release, promote, reclaim
 //! - `commits`: submit, take outcomes, commit, discard, replay
 //! - `reads`: tasks, lists, statistics, events, pauses, presence
@@ -10,6 +11,7 @@
 
 mod schema;
 mod writer;
+mod lanes;
 mod jobs;
 mod commits;
 mod reads;
@@ -136,8 +138,24 @@ impl Store for SqliteStore {
             let request = request.clone();
             let claimed = self.write("claim", move |tx| jobs::claim(tx, &request)).await?;
             let left = deadline.saturating_duration_since(Instant::now());
-            if !claimed.claims.is_empty() || left.is_zero() {
-                return Ok(claimed.claims);
+            let (mut claims, mut broken) = (Vec::with_capacity(claimed.jobs.len()), Vec::new());
+            for job in claimed.jobs {
+                match job.decode() {
+                    Ok(claim) => claims.push(claim),
+                    Err(job) => broken.push(job),
+                }
+            }
+            if !broken.is_empty() {
+                for (Lease { task, phase, .. }, reason) in &broken {
+                    tracing::error!(%task, phase, reason, "a record cannot be decoded: its job is quarantined");
+                }
+                self.write("claim", move |tx| jobs::set_aside(tx, &broken)).await?;
+                if claims.is_empty() {
+                    continue;
+                }
+            }
+            if !claims.is_empty() || left.is_zero() {
+                return Ok(claims);
             }
             // Either way it is time to look again.
             let _ = timeout(until(claimed.look_again_in_ms, left), rung).await;
@@ -169,8 +187,21 @@ impl Store for SqliteStore {
             let request = request.clone();
             let took = self.write("take_outcomes", move |tx| commits::take(tx, &request)).await?;
             let left = deadline.saturating_duration_since(Instant::now());
-            if !took.taken.is_empty() || left.is_zero() {
-                return Ok(took.taken);
+            let (mut taken, mut broken) = (Vec::with_capacity(took.entries.len()), Vec::new());
+            for entry in took.entries {
+                match entry.decode() {
+                    Ok(entry) => taken.push(entry),
+                    Err(entry) => broken.push(entry),
+                }
+            }
+            if !broken.is_empty() {
+                self.write("take_outcomes", move |tx| commits::set_aside(tx, &broken)).await?;
+                if taken.is_empty() {
+                    continue;
+                }
+            }
+            if !taken.is_empty() || left.is_zero() {
+                return Ok(taken);
             }
             let _ = timeout(until(took.look_again_in_ms, left), rung).await;
         }
@@ -243,6 +274,16 @@ impl Store for SqliteStore {
     async fn replay(&self, id: &str) -> Result<bool> {
         let id = id.to_owned();
         self.write("replay", move |tx| commits::replay(tx, &id)).await
+    }
+
+    async fn partitions(&self, grow_to: Option<u32>) -> Result<u32> {
+        match grow_to {
+            None | Some(1) => Ok(1),
+            Some(_) => Err(StoreError::Unsuitable {
+                store: self.name(),
+                why: "a file has one partition; a fleet that needs more keeps its tasks in Redis".to_owned(),
+            }),
+        }
     }
 
     async fn check(&self) -> Result<()> {

@@ -6,27 +6,26 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 /// The version of the tables below, as the file's `user_version`.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 
 /// How long a statement waits for another process's transaction.
 const BUSY: Duration = Duration::from_secs(5);
 
 /// Every table and index. A job's row outlives the job: its fence must not start again from 0. `due` is since when a
-/// queued job is ready, when a delayed one is, and when a lease runs out.
+/// queued job is ready, when a delayed one is, and when a lease runs out. `rings` holds the lanes that have ready jobs, and whose
+/// turn it is: the smallest `turn`. `turns` holds the last turn of each ring, and by a queue's name how many were claimed.
 const TABLES: &str = "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 
 CREATE TABLE tasks (
     seq INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
-    key TEXT,
     version INTEGER NOT NULL,
     state TEXT NOT NULL,
     repository TEXT NOT NULL,
     changed_at INTEGER NOT NULL,
     record BLOB NOT NULL
 ) STRICT;
-CREATE UNIQUE INDEX tasks_by_key ON tasks (key) WHERE key IS NOT NULL;
 CREATE INDEX tasks_escalated ON tasks (changed_at) WHERE state = 'escalated';
 
 CREATE TABLE jobs (
@@ -35,6 +34,7 @@ CREATE TABLE jobs (
     place TEXT,
     queue TEXT NOT NULL,
     priority INTEGER NOT NULL,
+    lane TEXT NOT NULL,
     attempt INTEGER NOT NULL,
     fence INTEGER NOT NULL,
     deliveries INTEGER NOT NULL,
@@ -44,10 +44,19 @@ CREATE TABLE jobs (
     reason TEXT,
     PRIMARY KEY (task, phase)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX jobs_queued ON jobs (queue, priority, position, due) WHERE place = 'queued';
+CREATE INDEX jobs_queued ON jobs (queue, priority, lane, position, due) WHERE place = 'queued';
 CREATE INDEX jobs_delayed ON jobs (due) WHERE place = 'delayed';
 CREATE INDEX jobs_leased ON jobs (due, queue) WHERE place = 'leased';
 CREATE INDEX jobs_quarantined ON jobs (task) WHERE place = 'quarantined';
+
+CREATE TABLE rings (
+    queue TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    lane TEXT NOT NULL,
+    turn INTEGER NOT NULL,
+    PRIMARY KEY (queue, priority, lane)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX rings_by_turn ON rings (queue, priority, turn);
 
 CREATE TABLE outcomes (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -72,6 +81,7 @@ CREATE TABLE events (
     notice BLOB NOT NULL
 ) STRICT;
 
+CREATE TABLE turns (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE counts (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE pauses (target TEXT PRIMARY KEY, until INTEGER, reason TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE workers (id TEXT PRIMARY KEY, seen INTEGER NOT NULL, presence BLOB NOT NULL) STRICT, WITHOUT ROWID;
@@ -160,6 +170,11 @@ fn create(conn: &mut Connection) -> Result<(), OpenError> {
             tx.pragma_update(None, "user_version", VERSION)?;
         }
         VERSION => {}
+        1 => {
+            return Err(OpenError::Unsuitable(
+                "it was written before tasks took turns, and cannot be carried on: finish its tasks with the program that made it, or move the file away".to_owned(),
+            ));
+        }
         newer => {
             return Err(OpenError::Unsuitable(format!(
                 "its tables have version {newer}, and this program knows version {VERSION}: update the program"

@@ -132,7 +132,7 @@ impl<'a> World<'a> {
             let lands = self.dice.once_in(2);
             let new = NewTask {
                 priority: self.dice.pick(Priority::ALL),
-                key: self.dice.once_in(4).then(|| format!("k{}", self.dice.below(8))),
+                repository: format!("repo{}", self.dice.below(4)),
                 workflow: refile_core::decide::submission::Workflow { name: "w".to_owned(), phases, lands },
                 ..kit::new_task("title")
             };
@@ -167,7 +167,8 @@ impl<'a> World<'a> {
             _ => vec![Queue::Land, Queue::Review, Queue::Code],
         };
         let owner = format!("w{}", self.dice.below(3));
-        self.claim_so(&ClaimRequest { queues, owner, max, lease, wait: Duration::ZERO }).await;
+        let limits = Arc::default();
+        self.claim_so(&ClaimRequest { queues, owner, max, lease, wait: Duration::ZERO, limits }).await;
     }
 
     async fn claim_so(&mut self, request: &ClaimRequest) {
@@ -388,7 +389,8 @@ impl<'a> World<'a> {
         let queues = Queue::ALL.to_vec();
         let (owner, wait) = ("w9".to_owned(), Duration::ZERO);
         let before = self.claims.len();
-        self.claim_so(&ClaimRequest { queues, owner, max: 10_000, lease: LONG, wait }).await;
+        let limits = Arc::default();
+        self.claim_so(&ClaimRequest { queues, owner, max: 10_000, lease: LONG, wait, limits }).await;
         let leases: Vec<_> = self.claims.drain(before..).map(|c| c.lease).collect();
         both!(self, |store| store.release(&leases));
         self.take_so(&TakeRequest { consumer: "c9".to_owned(), max: 10_000, wait, takeover: LONG }).await;

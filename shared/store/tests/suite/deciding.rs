@@ -8,7 +8,7 @@ use refile_core::decide::submission::NewTask;
 use refile_core::verdict::VerdictKind;
 use refile_core::{Outcome, Policy, Queue, TaskState};
 use refile_store::{
-    ClaimRequest, Commit, Committed, Happening, JobChange, Place, Report, Reported, Store, TakeRequest, Taken,
+    ClaimRequest, Commit, Committed, Happening, JobChange, Lane, Place, Report, Reported, Store, TakeRequest, Taken,
 };
 
 use super::kit::*;
@@ -102,7 +102,13 @@ pub(crate) async fn a_commit_raises_each_fence_once(harness: &impl Harness) {
     assert_eq!(fences().await, expect(3, 1), "the guarded phase got a job: one step");
     // Without a guard a Put and a Drop raise theirs, and no other.
     let found = task(&store, "a").await;
-    let put = JobChange::Put { phase: "right".to_owned(), queue: Queue::Code, attempt: 1, delay_ms: 0 };
+    let put = JobChange::Put {
+        phase: "right".to_owned(),
+        queue: Queue::Code,
+        attempt: 1,
+        delay_ms: 0,
+        lane: Lane::parse("lane"),
+    };
     let drop = JobChange::Drop { phase: "left".to_owned() };
     let plain = |version, jobs| Commit {
         task: found.task.clone(),
@@ -117,7 +123,13 @@ pub(crate) async fn a_commit_raises_each_fence_once(harness: &impl Harness) {
     assert_eq!(commit_one(&store, plain(3, vec![drop])).await, Committed::Applied);
     assert_eq!(fences().await, BTreeMap::from([("right".to_owned(), 2)]));
     assert_eq!(commit_one(&store, plain(3, vec![put])).await, Committed::Conflict);
-    let back = JobChange::Put { phase: "left".to_owned(), queue: Queue::Code, attempt: 1, delay_ms: 0 };
+    let back = JobChange::Put {
+        phase: "left".to_owned(),
+        queue: Queue::Code,
+        attempt: 1,
+        delay_ms: 0,
+        lane: Lane::parse("lane"),
+    };
     assert_eq!(commit_one(&store, plain(4, vec![back])).await, Committed::Applied);
     assert_eq!(fences().await, expect(5, 2), "a fence goes on from where it was");
 }

@@ -92,7 +92,14 @@ pub(crate) async fn add(store: &Arc<dyn Store>, names: &[&str]) {
 }
 
 pub(crate) fn request(owner: &str, max: usize, lease: Duration) -> ClaimRequest {
-    ClaimRequest { queues: vec![Queue::Code], owner: owner.to_owned(), max, lease, wait: Duration::ZERO }
+    ClaimRequest {
+        queues: vec![Queue::Code],
+        owner: owner.to_owned(),
+        max,
+        lease,
+        wait: Duration::ZERO,
+        limits: Arc::default(),
+    }
 }
 
 pub(crate) async fn claim(store: &Arc<dyn Store>, owner: &str, max: usize, lease: Duration) -> Vec<Claim> {

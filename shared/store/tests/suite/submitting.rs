@@ -17,23 +17,6 @@ pub(crate) async fn an_id_is_added_once(harness: &impl Harness) {
     assert_eq!(claim(&one, "w", 10, LONG).await.len(), 1);
 }
 
-pub(crate) async fn a_key_is_added_once(harness: &impl Harness) {
-    let store = harness.store().await;
-    let with_key = |name: &str, key: &str| {
-        let mut new = new_task(name);
-        new.key = Some(key.to_owned());
-        submission(name, new)
-    };
-    let first = store.submit(&[with_key("a", "k"), with_key("b", "k"), with_key("c", "other")]).await.unwrap();
-    let expected = [("a", true), ("a", false), ("c", true)].map(|(name, added)| Submitted { id: id(name), added });
-    assert_eq!(first, expected);
-    let later = store.submit(&[with_key("d", "k")]).await.unwrap();
-    assert_eq!(later, [Submitted { id: id("a"), added: false }]);
-    assert_eq!(store.tasks(&[id("b"), id("d")]).await.unwrap(), [None, None]);
-    assert_eq!(counted(&store, "tasks_submitted_total", &[]).await, 2);
-    assert_eq!(claim(&store, "w", 10, LONG).await.len(), 2);
-}
-
 pub(crate) async fn a_batch_keeps_its_order(harness: &impl Harness) {
     let store = harness.store().await;
     add(&store, &["b"]).await;

@@ -1,34 +1,148 @@
 //! What workers are promised: claim, extend, report, release; and what keeps their jobs going: promote, reclaim.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
+use refile_core::decide::submission::NewTask;
 use refile_core::{Policy, Priority, Queue, TaskState, Timestamp};
 use refile_store::{
-    ClaimRequest, Committed, Happening, LeaseState, Pause, PauseTarget, Place, Promoted, Reclaimed, Reported,
+    Claim, ClaimRequest, Committed, Happening, LeaseState, Limits, Pause, PauseTarget, Place, Promoted, Reclaimed,
+    Reported, Store,
 };
 
 use super::kit::*;
 
+/// Submits one task a line: its name, its repository and its priority.
+async fn add_so(store: &Arc<dyn Store>, lines: &[(&str, &str, Priority)]) {
+    let batch: Vec<_> = lines
+        .iter()
+        .map(|(name, repository, priority)| {
+            let new = NewTask { repository: (*repository).to_owned(), priority: *priority, ..new_task(name) };
+            submission(name, new)
+        })
+        .collect();
+    assert!(store.submit(&batch).await.unwrap().iter().all(|s| s.added));
+}
+
+/// Claims so many at a time and gives the tasks' names in order.
+async fn claim_names(store: &Arc<dyn Store>, sizes: &[usize]) -> Vec<String> {
+    let mut names = Vec::new();
+    for max in sizes {
+        names.extend(claim(store, "w", *max, LONG).await.into_iter().map(|c| c.task.id.to_string()));
+    }
+    names
+}
+
 pub(crate) async fn high_goes_before_normal_before_low_and_first_before_last(harness: &impl Harness) {
     let store = harness.store().await;
-    let batch: Vec<_> = [
-        ("l1", Priority::Low),
-        ("n1", Priority::Normal),
-        ("h1", Priority::High),
-        ("n2", Priority::Normal),
-        ("h2", Priority::High),
-        ("l2", Priority::Low),
-    ]
-    .into_iter()
-    .map(|(name, priority)| submission(name, refile_core::decide::submission::NewTask { priority, ..new_task(name) }))
-    .collect();
-    store.submit(&batch).await.unwrap();
-    let mut order = Vec::new();
-    for max in [1, 3, 5] {
-        order.extend(claim(&store, "w", max, LONG).await.into_iter().map(|c| c.task.id.to_string()));
+    let of = |name, priority| (name, "repo", priority);
+    let lines = [
+        of("l1", Priority::Low),
+        of("n1", Priority::Normal),
+        of("h1", Priority::High),
+        of("n2", Priority::Normal),
+        of("h2", Priority::High),
+        of("l2", Priority::Low),
+    ];
+    add_so(&store, &lines).await;
+    assert_eq!(claim_names(&store, &[1, 1, 5]).await, ["h1", "h2", "n1", "n2", "l1", "l2"]);
+}
+
+pub(crate) async fn no_priority_starves(harness: &impl Harness) {
+    let store = harness.store().await;
+    let mut lines = Vec::new();
+    let names: Vec<_> = (0..64).map(|n| format!("{n:02}")).collect();
+    let tasks: Vec<_> = Priority::ALL
+        .iter()
+        .flat_map(|p| names.iter().map(move |n| (format!("{}{n}", &p.as_str()[..1]), *p)))
+        .collect();
+    for (name, priority) in &tasks {
+        lines.push((name.as_str(), "repo", *priority));
     }
-    assert_eq!(order, ["h1", "h2", "n1", "n2", "l1", "l2"]);
+    add_so(&store, &lines).await;
+    // Whatever the sizes of the claims: of sixteen jobs twelve are high, three normal, one low.
+    let claimed = claim_names(&store, &[1, 2, 5, 8, 16, 16]).await;
+    let share = |first: &str| claimed.iter().filter(|name| name.starts_with(first)).count();
+    assert_eq!((share("h"), share("n"), share("l")), (36, 9, 3), "{claimed:?}");
+}
+
+pub(crate) async fn repositories_take_turns(harness: &impl Harness) {
+    let store = harness.store().await;
+    let backlog: Vec<_> = (0..30).map(|n| format!("a{n:02}")).collect();
+    let mut lines: Vec<_> = backlog.iter().map(|name| (name.as_str(), "big", Priority::Normal)).collect();
+    add_so(&store, &lines).await;
+    assert_eq!(claim_names(&store, &[2]).await, ["a00", "a01"]);
+    lines =
+        vec![("b1", "small", Priority::Normal), ("c1", "other", Priority::Normal), ("b2", "small", Priority::Normal)];
+    add_so(&store, &lines).await;
+    // Newcomers stand behind the lanes that were there, not behind their backlogs.
+    assert_eq!(claim_names(&store, &[1, 3, 4]).await, ["a02", "b1", "c1", "a03", "b2", "a04", "a05", "a06"]);
+}
+
+pub(crate) async fn limits_hold_and_nobody_leaks_a_permit(harness: &impl Harness) {
+    let (store, other) = (harness.store().await, harness.store().await);
+    let line = |name, repository| (name, repository, Priority::Normal);
+    add_so(&store, &[line("a1", "a"), line("a2", "a"), line("a3", "a"), line("b1", "b"), line("b2", "b")]).await;
+    let limits = Limits {
+        named: [("repository:b".to_owned(), 2)].into(),
+        each_repository: Some(1),
+        providers: std::collections::BTreeMap::new(),
+    };
+    let limits = Arc::new(limits);
+    let ask = |owner: &str, lease| ClaimRequest { limits: limits.clone(), ..request(owner, 9, lease) };
+    let names = |claims: &[Claim]| claims.iter().map(|c| c.task.id.to_string()).collect::<Vec<_>>();
+    // This worker is killed: nobody extends its leases.
+    let killed = store.claim(&ask("killed", Duration::from_millis(1))).await.unwrap();
+    assert_eq!(names(&killed), ["a1", "b1", "b2"]);
+    until("the leases ran out", || async {
+        store.reclaim(9, 9).await.unwrap().redelivered == 3 || claimable(&store).await >= 5
+    })
+    .await;
+    let claims = other.claim(&ask("w", LONG)).await.unwrap();
+    assert_eq!(names(&claims).len(), 3, "one of `a` and two of `b`: {claims:?}");
+    assert!(store.claim(&ask("w2", LONG)).await.unwrap().is_empty());
+    // One job of `a` ends, and the next may run.
+    let of_a = claims.iter().find(|c| c.task.repository == "a").unwrap();
+    report(&other, &of_a.lease, coded("h")).await;
+    let next = store.claim(&ask("w2", LONG)).await.unwrap();
+    assert_eq!(next.iter().map(|c| c.task.repository.as_str()).collect::<Vec<_>>(), ["a"]);
+    // One is given back, and may be claimed again.
+    store.release(std::slice::from_ref(&next[0].lease)).await.unwrap();
+    assert_eq!(other.claim(&ask("w", LONG)).await.unwrap().len(), 1);
+}
+
+async fn claimable(store: &Arc<dyn Store>) -> u64 {
+    store.stats().await.unwrap().depth.values().sum()
+}
+
+pub(crate) async fn a_limit_of_an_agent_or_a_provider_holds(harness: &impl Harness) {
+    let store = harness.store().await;
+    add(&store, &["a", "b", "c"]).await;
+    let agent = claim_one_of(&store).await;
+    let limits = |named: &[(&str, u32)], providers: &[(&str, &str)]| {
+        let named = named.iter().map(|(name, most)| ((*name).to_owned(), *most)).collect();
+        let providers = providers.iter().map(|(who, name)| ((*who).to_owned(), (*name).to_owned())).collect();
+        Arc::new(Limits { named, each_repository: None, providers })
+    };
+    let by_agent = limits(&[(&agent, 1)], &[]);
+    let by_provider = limits(&[("provider:p", 2)], &[(&agent, "provider:p")]);
+    let by_workflow = limits(&[("workflow:change", 3)], &[]);
+    for (limits, most) in [(by_agent, 1), (by_provider, 2), (by_workflow, 3)] {
+        let claims = store.claim(&ClaimRequest { limits: limits.clone(), ..request("w", 9, LONG) }).await.unwrap();
+        assert_eq!(claims.len(), most, "{limits:?}");
+        store.release(&claims.into_iter().map(|c| c.lease).collect::<Vec<_>>()).await.unwrap();
+    }
+}
+
+/// The name that limits know the agent by that the first job is for.
+async fn claim_one_of(store: &Arc<dyn Store>) -> String {
+    let claim = claim(store, "w", 1, LONG).await.remove(0);
+    store.release(std::slice::from_ref(&claim.lease)).await.unwrap();
+    match claim.task.phases[0].job.clone().unwrap() {
+        refile_core::task::Job::Code { agent } => format!("agent:{agent}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 pub(crate) async fn queues_are_served_in_the_order_asked_for(harness: &impl Harness) {

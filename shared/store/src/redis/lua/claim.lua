@@ -1,9 +1,15 @@
 -- Claims jobs.
 --
--- ARGV   owner, most jobs, lease in ms, then the queues in order
--- Result a list of {task, phase, queue, attempt, fence, deliveries, waited ms, record}
+-- ARGV   owner, most jobs, lease in ms, limits (MessagePack, or the empty string for none), then the queues in order
+--        limits: room by name, room of a repository that is not named (or -1), provider by agent or reviewer
+-- Result {a list of {task, phase, queue, attempt, fence, deliveries, waited ms, record}, the queues that have more}
+--
+-- Of sixteen jobs that are claimed from a queue, twelve are of high priority, three of normal and one of low, where all
+-- have ready jobs; what one does not use goes to the others, the higher first. Within a priority the lanes take turns.
 
 local owner, most, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local limits = ARGV[4] ~= '' and cmsgpack.unpack(ARGV[4])
+local claimed = {}
 
 local function is_paused(queue)
   local pause = redis.call('HGET', P .. 'pauses', 'queue:' .. queue)
@@ -14,41 +20,184 @@ local function is_paused(queue)
   return till == cjson.null or till > now
 end
 
-local function claim(task, phase, job)
-  redis.call('HINCRBY', P .. 'depth', job[QUEUE] .. ':' .. job[PRIORITY], -1)
-  job[PLACE], job[OWNER] = 'l', owner
-  job[FENCE], job[DELIVERIES] = job[FENCE] + 1, job[DELIVERIES] + 1
-  put_job(task, phase, job)
-  redis.call('ZADD', P .. 'leases:' .. job[QUEUE], now + lease, task .. '/' .. phase)
-  local record = redis.call('HGET', P .. 't:' .. task, 'r')
-  return {task, phase, job[QUEUE], job[ATTEMPT], job[FENCE], job[DELIVERIES], now - job[SINCE], record or ''}
+-- The names whose limits a lane's jobs count against.
+local function limited_names(lane)
+  local repository, workflow, who = string.match(lane, '^(.-)\31(.-)\31(.*)$')
+  repository = 'repository:' .. (repository or '')
+  local room, anywhere, providers = limits[1], limits[2], limits[3]
+  if anywhere >= 0 and not room[repository] then
+    room[repository] = anywhere
+  end
+  local names = {}
+  for _, name in ipairs({repository, 'workflow:' .. (workflow or ''), who or '', providers[who or ''] or ''}) do
+    if room[name] then
+      names[#names + 1] = name
+    end
+  end
+  return names
 end
 
-local claimed = {}
-for i = 4, #ARGV do
-  local queue = ARGV[i]
-  for _, priority in ipairs(is_paused(queue) and {} or PRIORITIES) do
-    local key = P .. 'q:' .. queue .. ':' .. priority
-    while #claimed < most do
-      local read = redis.call('XREADGROUP', 'GROUP', 'w', owner, 'COUNT', most - #claimed, 'STREAMS', key, '>')
-      if not read then
-        break
+local function has_room(lane)
+  for _, name in ipairs(lane.names) do
+    if limits[1][name] <= 0 then
+      return false
+    end
+  end
+  return true
+end
+
+-- The lanes of one queue and priority, in the order of their turns. Read a page at a time: there may be many.
+local function open_ring(queue, priority)
+  local ring = {
+    queue = queue, priority = priority, name = queue .. ':' .. priority,
+    waiting = {}, head = 1, loaded = 0, again = {}, touched = {}, given = 0,
+  }
+  ring.size = redis.call('ZCARD', P .. 'ring:' .. ring.name)
+  return ring
+end
+
+-- The next entry of a lane; nothing where it has no more.
+local function peek(ring, lane)
+  if lane.next > #lane.entries and not lane.is_read then
+    local want = math.max(1, math.ceil((most - #claimed) / ring.size))
+    lane.entries = redis.call('XRANGE', lane.key, lane.from, '+', 'COUNT', want)
+    lane.next = 1
+    lane.is_read = #lane.entries < want
+    if #lane.entries > 0 then
+      lane.from = '(' .. lane.entries[#lane.entries][1]
+    end
+  end
+  return lane.entries[lane.next]
+end
+
+-- The lane whose turn it is, and its first entry.
+local function next_lane(ring)
+  while true do
+    local lane = ring.waiting[ring.head]
+    if not lane and ring.loaded < ring.size then
+      local page = redis.call('ZRANGE', P .. 'ring:' .. ring.name, ring.loaded, ring.loaded + 99)
+      for _, name in ipairs(page) do
+        ring.waiting[#ring.waiting + 1] = {
+          name = name, key = lane_stream(ring.queue, ring.priority, name), names = limits and limited_names(name) or {},
+          entries = {}, next = 1, from = '-', taken = {},
+        }
       end
-      for _, entry in ipairs(read[1][2]) do
-        local task, phase = entry[2][2], entry[2][4]
-        local job = get_job(task, phase)
-        if job and job[PLACE] == 'q' and job[ENTRY] == entry[1] then
-          claimed[#claimed + 1] = claim(task, phase, job)
-        else
-          acknowledge_job(key, entry[1])
+      ring.loaded = #page > 0 and ring.loaded + #page or ring.size
+    elseif not lane and #ring.again > 0 then
+      ring.waiting, ring.head, ring.again = ring.again, 1, {}
+    elseif not lane then
+      return nil
+    elseif limits and not has_room(lane) then
+      ring.head = ring.head + 1
+    else
+      local entry = peek(ring, lane)
+      if entry then
+        return lane, entry
+      end
+      ring.head = ring.head + 1
+    end
+  end
+end
+
+local function claim(ring, lane, entry)
+  local task, phase = entry[2][2], entry[2][4]
+  local hash = P .. 't:' .. task
+  local stored = redis.call('HMGET', hash, 'j:' .. phase, 'r')
+  local job, is_damaged = read_job(stored[1])
+  if #lane.taken == 0 then
+    ring.touched[#ring.touched + 1] = lane
+  end
+  lane.taken[#lane.taken + 1] = entry[1]
+  lane.next, ring.head, ring.given = lane.next + 1, ring.head + 1, ring.given + 1
+  lane.turn = ring.given
+  ring.again[#ring.again + 1] = lane
+  if is_damaged then
+    set_job_aside(task, phase, 'where the job is cannot be read')
+  end
+  if not (job and job[PLACE] == 'q' and job[ENTRY] == entry[1]) then
+    return false
+  end
+  for _, name in ipairs(lane.names) do
+    limits[1][name] = limits[1][name] - 1
+  end
+  add('depth', ring.name, -1)
+  job[PLACE], job[OWNER], job[ENTRY] = 'l', owner, ''
+  job[FENCE], job[DELIVERIES] = job[FENCE] + 1, job[DELIVERIES] + 1
+  redis.call('HSET', hash, 'j:' .. phase, cmsgpack.pack(job))
+  score('leases:' .. ring.queue, task .. '/' .. phase, now + lease)
+  claimed[#claimed + 1] = {
+    task, phase, ring.queue, job[ATTEMPT], job[FENCE], job[DELIVERIES], now - job[SINCE], stored[2] or ''
+  }
+  return true
+end
+
+-- Lanes that gave jobs go behind the others, in the order of the last job that each gave; those without any left leave.
+local function close_ring(ring)
+  if ring.given == 0 then
+    return
+  end
+  local turn = redis.call('HINCRBY', P .. 'turns', ring.name, ring.given) - ring.given
+  for _, lane in ipairs(ring.touched) do
+    call_with_all('XDEL', lane.key, nil, lane.taken)
+    if redis.call('XLEN', lane.key) == 0 then
+      redis.call('DEL', lane.key)
+      redis.call('ZREM', P .. 'ring:' .. ring.name, lane.name)
+    else
+      redis.call('ZADD', P .. 'ring:' .. ring.name, turn + lane.turn, lane.name)
+    end
+  end
+end
+
+local function preference(made)
+  if made % 16 == 15 then
+    return {'low', 'high', 'normal'}
+  elseif made % 4 == 3 then
+    return {'normal', 'high', 'low'}
+  end
+  return PRIORITIES
+end
+
+for i = 5, #ARGV do
+  local queue = ARGV[i]
+  if #claimed < most and not is_paused(queue) then
+    local rings = {}
+    for _, priority in ipairs(PRIORITIES) do
+      rings[priority] = open_ring(queue, priority)
+    end
+    local before = tonumber(redis.call('HGET', P .. 'turns', queue) or 0)
+    local made = before
+    local found = true
+    while found and #claimed < most do
+      found = false
+      for _, priority in ipairs(preference(made)) do
+        local lane, entry = next_lane(rings[priority])
+        if lane then
+          found = true
+          if claim(rings[priority], lane, entry) then
+            made = made + 1
+          end
+          break
         end
       end
     end
-    if #claimed == most then
-      if tonumber(redis.call('HGET', P .. 'depth', queue .. ':' .. priority) or 0) > 0 then
-        wake(queue)
+    for _, priority in ipairs(PRIORITIES) do
+      close_ring(rings[priority])
+    end
+    if made > before then
+      redis.call('HSET', P .. 'turns', queue, made)
+    end
+  end
+end
+flush()
+local more = {}
+if #claimed == most then
+  for i = 5, #ARGV do
+    for _, priority in ipairs(PRIORITIES) do
+      if tonumber(redis.call('HGET', P .. 'depth', ARGV[i] .. ':' .. priority) or 0) > 0 then
+        more[#more + 1] = ARGV[i]
+        break
       end
     end
   end
 end
-return claimed
+return {claimed, more}

@@ -4,8 +4,7 @@
 -- Result how many
 
 for _, id in ipairs(ARGV) do
-  if acknowledge_outcome(id) then
-    count('stale_outcomes_total', 1)
-  end
+  drop_stale(id)
 end
+flush()
 return #ARGV

@@ -13,9 +13,7 @@ for i = 1, #ARGV, 5 do
       -- The delivery does not count: nobody could work on it.
       job[PLACE], job[DELIVERIES] = 'x', job[DELIVERIES] - 1
       put_job(task, phase, job)
-      local aside = {task = task, phase = phase, what = 'job', reason = reason}
-      redis.call('HSET', P .. 'quarantine', 'job:' .. task .. '/' .. phase, cjson.encode(aside))
-      count('quarantined_total', 1)
+      set_job_aside(task, phase, reason)
       set_aside = set_aside + 1
     end
   else
@@ -26,4 +24,5 @@ for i = 1, #ARGV, 5 do
     end
   end
 end
+flush()
 return set_aside

@@ -4,23 +4,16 @@
 -- Result {counts, depth, {queue, leases, ms the oldest ready job has waited or -1}..., delayed, outcomes, quarantined,
 --         ms the oldest escalation has waited or -1, workers}
 
+-- The oldest of a queue is the first entry of one of its lanes; of very many lanes those are looked at that waited longest
+-- for their turn.
 local function oldest_ready(queue)
   local oldest
   for _, priority in ipairs(PRIORITIES) do
-    local key = P .. 'q:' .. queue .. ':' .. priority
-    local group = redis.call('XINFO', 'GROUPS', key)[1]
-    local last
-    for i = 1, #(group or {}), 2 do
-      if group[i] == 'last-delivered-id' then
-        last = group[i + 1]
-      end
-    end
-    -- Entries that no longer count may stand before the first that does; a hundred of them at once are unheard of.
-    for _, entry in ipairs(redis.call('XRANGE', key, '(' .. (last or '0-0'), '+', 'COUNT', 100)) do
-      local job = get_job(entry[2][2], entry[2][4])
-      if job and job[PLACE] == 'q' and job[ENTRY] == entry[1] then
-        oldest = math.min(oldest or job[SINCE], job[SINCE])
-        break
+    for _, lane in ipairs(redis.call('ZRANGE', P .. 'ring:' .. queue .. ':' .. priority, 0, 99)) do
+      local first = redis.call('XRANGE', lane_stream(queue, priority, lane), '-', '+', 'COUNT', 1)[1]
+      local since = first and tonumber(string.match(first[1], '^(%d+)'))
+      if since then
+        oldest = math.min(oldest or since, since)
       end
     end
   end
@@ -28,7 +21,7 @@ local function oldest_ready(queue)
 end
 
 local queues = {}
-for _, queue in ipairs({'code', 'review', 'land'}) do
+for _, queue in ipairs(QUEUES) do
   queues[#queues + 1] = {queue, redis.call('ZCARD', P .. 'leases:' .. queue), oldest_ready(queue)}
 end
 local escalated = redis.call('ZRANGE', P .. 'escalated', 0, 0, 'WITHSCORES')

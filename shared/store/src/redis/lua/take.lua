@@ -1,7 +1,7 @@
 -- Takes outcomes with the records that they are about.
 --
 -- ARGV   consumer, most outcomes, idle time in ms after which another's are taken over; 0 for not to look
--- Result a list of {id, fields, record, version}
+-- Result a list of {id, {task, phase, fence, attempt, kind, payload}, record, version}
 
 local consumer, most, idle = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local key = P .. 'outcomes'
@@ -40,7 +40,5 @@ if #taken < most then
     add(entry)
   end
 end
-if #taken >= most then
-  wake('outcomes')
-end
+flush()
 return taken

@@ -1,0 +1,84 @@
+//! Tasks in order, newest first, over all partitions: the indexes of the states are merged by sequence number.
+
+use redis::Cmd;
+use refile_core::{Task, TaskId, TaskState};
+
+use super::RedisStore;
+use crate::Result;
+use crate::envelope::decode;
+use crate::model::{Cursor, Filter, Page};
+
+/// A line of an index.
+struct Row {
+    sequence: u64,
+    partition: u32,
+    id: String,
+}
+
+impl RedisStore {
+    /// One page; see [`crate::Store::list`].
+    pub(super) async fn page(&self, filter: &Filter, cursor: Option<Cursor>, limit: usize) -> Result<Page> {
+        let mut page = Page::default();
+        let mut before = cursor;
+        let batch = limit.clamp(1, 500);
+        loop {
+            let rows = self.rows(&filter.states, before, batch).await?;
+            let is_last = rows.len() < batch;
+            let records = self.records(&rows).await?;
+            for (row, record) in rows.into_iter().zip(records) {
+                before = Some(Cursor(row.sequence));
+                match record.as_deref().map(decode::<Task>) {
+                    Some(Ok(task)) if filter.matches(&task) => page.tasks.push(task),
+                    Some(Ok(_)) | None => {}
+                    Some(Err(_)) => page.undecodable.extend(TaskId::parse(&row.id)),
+                }
+                if page.tasks.len() == limit {
+                    page.next = before;
+                    return Ok(page);
+                }
+            }
+            if is_last {
+                return Ok(page);
+            }
+        }
+    }
+
+    /// The newest tasks before a cursor, by their indexes.
+    async fn rows(&self, states: &[TaskState], before: Option<Cursor>, most: usize) -> Result<Vec<Row>> {
+        let from = before.map_or_else(|| "+inf".to_owned(), |c| format!("({}", c.0));
+        let states = if states.is_empty() { TaskState::ALL } else { states };
+        let mut rows = Vec::new();
+        for partition in 0..self.topology().partitions() {
+            let mut pipe = redis::pipe();
+            for state in states {
+                let key = self.key(partition, &format!("idx:{state}"));
+                let command = pipe.cmd("ZREVRANGEBYSCORE").arg(key).arg(&from).arg("-inf");
+                command.arg("WITHSCORES").arg("LIMIT").arg(0).arg(most);
+            }
+            let found: Vec<Vec<(String, u64)>> = self.link.query_pipe("list", &pipe).await?;
+            rows.extend(found.into_iter().flatten().map(|(id, sequence)| Row { sequence, partition, id }));
+        }
+        rows.sort_unstable_by_key(|row| std::cmp::Reverse(row.sequence));
+        rows.truncate(most);
+        Ok(rows)
+    }
+
+    async fn records(&self, rows: &[Row]) -> Result<Vec<Option<Vec<u8>>>> {
+        let mut records: Vec<Option<Vec<u8>>> = vec![None; rows.len()];
+        for partition in 0..self.topology().partitions() {
+            let here: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].partition == partition).collect();
+            if here.is_empty() {
+                continue;
+            }
+            let mut pipe = redis::pipe();
+            for i in &here {
+                pipe.add_command(Cmd::hget(self.key(partition, &format!("t:{}", rows[*i].id)), "r"));
+            }
+            let found: Vec<Option<Vec<u8>>> = self.link.query_pipe("list", &pipe).await?;
+            for (i, record) in here.into_iter().zip(found) {
+                records[i] = record;
+            }
+        }
+        Ok(records)
+    }
+}

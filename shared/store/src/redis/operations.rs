@@ -1,0 +1,501 @@
+//! The store's operations, each as scripts on the partitions that it is about.
+
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use redis::Cmd;
+use refile_core::{Outcome, Queue, TaskId};
+
+use super::replies::{self, Claimed, Outcomes};
+use super::{Place, RedisStore, event_log, lease_arguments, place_of, scripts, slices};
+use crate::envelope::{decode, encode};
+use crate::model::{
+    Claim, ClaimRequest, Commit, Committed, Cursor, Filter, JobView, Lease, LeaseState, LoggedEvent, Page, Pause,
+    PauseTarget, Presence, Promoted, Quarantined, Receipt, Reclaimed, Report, Reported, Stats, Submitted, TakeRequest,
+    Taken, Versioned,
+};
+use crate::{Result, Store, StoreError};
+
+/// Processes that said nothing for so long are forgotten.
+const SILENCE: Duration = Duration::from_mins(1);
+
+/// Whoever waits looks again after so long, woken or not: the end of a pause wakes nobody, and a token may get lost.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What the scripts answer for a task that is not in their partition.
+const NOT_HERE: u8 = 3;
+
+fn here(answer: u8) -> Option<u8> {
+    Some(answer).filter(|a| *a != NOT_HERE)
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    async fn submit(&self, submissions: &[Commit]) -> Result<Vec<Submitted>> {
+        if submissions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let added = loop {
+            // One that lies where older partitions put it is not added again elsewhere.
+            let ids: Vec<TaskId> = submissions.iter().map(|s| s.task.id.clone()).collect();
+            let is_there = match self.topology().generations() {
+                1 => vec![false; ids.len()],
+                _ => self.tasks_raw(&ids).await?.into_iter().map(|found| found.is_some()).collect(),
+            };
+            let new: Vec<&Commit> =
+                submissions.iter().zip(&is_there).filter(|(_, there)| !**there).map(|(s, _)| s).collect();
+            let topology = self.topology();
+            let answers = self
+                .routed(
+                    &new,
+                    |commit| Place::At(topology.homes(&commit.task.id)[0]),
+                    |partition, commits| async move {
+                        let commits: Vec<&Commit> = commits.into_iter().copied().collect();
+                        let count = commits.len();
+                        let answers = self.commit_in(partition, &commits, true).await?;
+                        Ok(answers.map_or_else(|| vec![None; count], |a| a.into_iter().map(Some).collect()))
+                    },
+                )
+                .await?;
+            if answers.iter().any(Option::is_none) {
+                // What was added meanwhile is found when it is asked again.
+                self.wait_for_new_topology().await?;
+                continue;
+            }
+            let mut answers = answers.into_iter().flatten();
+            break is_there
+                .into_iter()
+                .map(|there| !there && answers.next().is_some_and(|a| a == "a"))
+                .collect::<Vec<_>>();
+        };
+        self.wake_for(&submissions.iter().collect::<Vec<_>>()).await;
+        Ok(submissions.iter().zip(added).map(|(s, added)| Submitted { id: s.task.id.clone(), added }).collect())
+    }
+
+    async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claim>> {
+        let lease = request.lease.as_millis().to_string();
+        let wakes: Vec<String> = request.queues.iter().map(|q| self.wake_key(q.as_str())).collect();
+        let deadline = Instant::now() + request.wait;
+        loop {
+            let Attempt { claims, refused, is_broken } = self.claim_once(request, &lease).await?;
+            if !refused.is_empty() {
+                self.release(&refused).await?;
+            }
+            if is_broken && claims.is_empty() {
+                continue;
+            }
+            if !claims.is_empty() || Instant::now() >= deadline {
+                return Ok(claims);
+            }
+            self.link.wait_for(&wakes, deadline.min(Instant::now() + LOOK_AGAIN)).await?;
+        }
+    }
+
+    async fn extend(&self, leases: &[Lease], lease: Duration) -> Result<Vec<LeaseState>> {
+        let length = lease.as_millis().to_string();
+        let states = self
+            .routed(
+                leases,
+                |l| Place::Home(&l.task),
+                |partition, leases| {
+                    let mut arguments = vec![length.clone().into_bytes()];
+                    arguments.extend(leases.into_iter().flat_map(lease_arguments));
+                    async move {
+                        let reply = self.run(partition, &scripts::EXTEND, &slices(&arguments)).await?;
+                        let states: Vec<u8> = replies::read(scripts::EXTEND.name, reply)?;
+                        Ok(states.into_iter().map(here).collect())
+                    }
+                },
+            )
+            .await?;
+        let states: Vec<LeaseState> = states
+            .into_iter()
+            .map(|state| match state {
+                Some(1) => LeaseState::Held,
+                Some(2) => LeaseState::Cancelled,
+                _ => LeaseState::Lost,
+            })
+            .collect();
+        let (held, over): (Vec<_>, Vec<_>) =
+            leases.iter().zip(&states).partition(|(_, state)| **state == LeaseState::Held);
+        self.keep_permits(&held.into_iter().map(|(l, _)| l).collect::<Vec<_>>(), lease).await?;
+        self.free_permits(&over.into_iter().map(|(l, _)| l).collect::<Vec<_>>()).await?;
+        Ok(states)
+    }
+
+    async fn report(&self, reports: &[Report]) -> Result<Vec<Reported>> {
+        let accepted = self
+            .routed(
+                reports,
+                |r| Place::Home(&r.lease.task),
+                |partition, reports| async move {
+                    let mut arguments = Vec::with_capacity(reports.len() * 5);
+                    for report in reports {
+                        arguments.extend(lease_arguments(&report.lease));
+                        let payload = encode(&report.outcome);
+                        arguments.push(
+                            payload.map_err(|e| StoreError::Engine { operation: "report", source: Box::new(e) })?,
+                        );
+                    }
+                    let reply = self.run(partition, &scripts::REPORT, &slices(&arguments)).await?;
+                    let accepted: Vec<u8> = replies::read(scripts::REPORT.name, reply)?;
+                    Ok(accepted.into_iter().map(here).collect())
+                },
+            )
+            .await?;
+        if accepted.contains(&Some(1)) {
+            self.wake(&["outcomes"]).await;
+        }
+        self.free_permits(&reports.iter().map(|r| &r.lease).collect::<Vec<_>>()).await?;
+        Ok(accepted.into_iter().map(|a| if a == Some(1) { Reported::Accepted } else { Reported::Stale }).collect())
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<()> {
+        let released = self
+            .routed(
+                leases,
+                |l| Place::Home(&l.task),
+                |partition, leases| {
+                    let arguments: Vec<Vec<u8>> = leases.into_iter().flat_map(lease_arguments).collect();
+                    async move {
+                        let reply = self.run(partition, &scripts::RELEASE, &slices(&arguments)).await?;
+                        let released: Vec<u8> = replies::read(scripts::RELEASE.name, reply)?;
+                        Ok(released.into_iter().map(here).collect())
+                    }
+                },
+            )
+            .await?;
+        if released.contains(&Some(1)) {
+            self.wake(&Queue::ALL.iter().map(|q| q.as_str()).collect::<Vec<_>>()).await;
+        }
+        self.free_permits(&leases.iter().collect::<Vec<_>>()).await
+    }
+
+    async fn take_outcomes(&self, request: &TakeRequest) -> Result<Vec<Taken>> {
+        let wakes = [self.wake_key("outcomes")];
+        let deadline = Instant::now() + request.wait;
+        loop {
+            let idle = self.idle_to_take_over(request.takeover).to_string();
+            let (mut taken, mut is_broken) = (Vec::new(), false);
+            let partitions = self.topology().partitions();
+            let first = self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            for n in 0..partitions {
+                let (partition, most) = (first.wrapping_add(n) % partitions, request.max - taken.len());
+                if most == 0 {
+                    break;
+                }
+                let most = most.to_string();
+                let arguments = [request.consumer.as_bytes(), most.as_bytes(), idle.as_bytes()];
+                let reply = self.run(partition, &scripts::TAKE, &arguments).await?;
+                let Outcomes { taken: some, broken } = replies::outcomes(reply, partition, decode::<Outcome>)?;
+                self.set_aside(partition, &broken).await?;
+                is_broken |= !broken.is_empty();
+                taken.extend(some);
+            }
+            if taken.len() >= request.max {
+                self.wake(&["outcomes"]).await;
+            }
+            if !taken.is_empty() || (!is_broken && Instant::now() >= deadline) {
+                return Ok(taken);
+            }
+            if !is_broken {
+                // Another's outcome is taken over only by looking again.
+                let again = LOOK_AGAIN.min((request.takeover / 4).max(Duration::from_millis(50)));
+                self.link.wait_for(&wakes, deadline.min(Instant::now() + again)).await?;
+            }
+        }
+    }
+
+    async fn commit(&self, commits: &[Commit]) -> Result<Vec<Committed>> {
+        let place = |commit: &Commit| commit.guard.as_ref().map(|guard| place_of(&guard.receipt).0);
+        let answers = self
+            .routed(
+                commits,
+                |commit| place(commit).map_or(Place::Home(&commit.task.id), Place::At),
+                |partition, commits| async move {
+                    // Only what adds tasks must know the newest partitions.
+                    let answers = self.commit_in(partition, &commits, false).await?.unwrap_or_default();
+                    Ok(answers.into_iter().map(|a| Some(a).filter(|a| a != "m")).collect())
+                },
+            )
+            .await?;
+        self.wake_for(&commits.iter().collect::<Vec<_>>()).await;
+        answers.into_iter().map(|a| replies::committed(a.as_deref().unwrap_or("m"))).collect()
+    }
+
+    async fn discard(&self, receipts: &[Receipt]) -> Result<()> {
+        let dropped = self.routed(
+            receipts,
+            |receipt| Place::At(place_of(receipt).0),
+            |partition, receipts| async move {
+                let arguments: Vec<&[u8]> = receipts.iter().map(|r| place_of(r).1.as_bytes()).collect();
+                self.run(partition, &scripts::DISCARD, &arguments).await?;
+                Ok(vec![Some(()); receipts.len()])
+            },
+        );
+        dropped.await.map(drop)
+    }
+
+    async fn promote(&self, max: usize) -> Result<Promoted> {
+        let mut promoted = Promoted::default();
+        for reply in self.run_everywhere(&scripts::PROMOTE, &[max.to_string().as_bytes()]).await? {
+            let (moved, next, queues): (usize, i64, Vec<String>) = replies::read(scripts::PROMOTE.name, reply)?;
+            promoted.moved += moved;
+            promoted.next_in_ms = sooner(promoted.next_in_ms, u64::try_from(next).ok());
+            self.wake(&queues.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        }
+        Ok(promoted)
+    }
+
+    async fn reclaim(&self, max_deliveries: u32, max: usize) -> Result<Reclaimed> {
+        let arguments = [max_deliveries.to_string(), max.to_string()];
+        let arguments = [arguments[0].as_bytes(), arguments[1].as_bytes()];
+        let mut reclaimed = Reclaimed::default();
+        for reply in self.run_everywhere(&scripts::RECLAIM, &arguments).await? {
+            let (redelivered, poisoned, next, queues): (usize, usize, i64, Vec<String>) =
+                replies::read(scripts::RECLAIM.name, reply)?;
+            reclaimed.redelivered += redelivered;
+            reclaimed.poisoned += poisoned;
+            reclaimed.next_in_ms = sooner(reclaimed.next_in_ms, u64::try_from(next).ok());
+            let outcomes = (poisoned > 0).then_some("outcomes");
+            self.wake(&queues.iter().map(String::as_str).chain(outcomes).collect::<Vec<_>>()).await;
+        }
+        Ok(reclaimed)
+    }
+
+    async fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Option<Versioned>>> {
+        let found = self.tasks_raw(ids).await?;
+        let decoded = ids.iter().zip(found).map(|(id, found)| {
+            let Some((record, version)) = found else { return Ok(None) };
+            let task = decode(&record).map_err(|source| StoreError::Undecodable { task: id.clone(), source })?;
+            Ok(Some(Versioned { task, version }))
+        });
+        decoded.collect()
+    }
+
+    async fn list(&self, filter: &Filter, cursor: Option<Cursor>, limit: usize) -> Result<Page> {
+        self.page(filter, cursor, limit).await
+    }
+
+    async fn jobs(&self, task: &TaskId) -> Result<Vec<JobView>> {
+        let mut jobs = Vec::new();
+        for partition in self.topology().homes(task) {
+            let mut command = Cmd::new();
+            command.arg("HGETALL").arg(self.key(partition, &format!("t:{task}")));
+            let fields: Vec<(String, Vec<u8>)> = self.link.query("jobs", &command).await?;
+            for (field, packed) in fields {
+                if let Some(phase) = field.strip_prefix("j:") {
+                    jobs.extend(replies::job(phase, &packed)?);
+                }
+            }
+        }
+        jobs.sort_by(|a, b| a.phase.cmp(&b.phase));
+        Ok(jobs)
+    }
+
+    async fn stats(&self) -> Result<Stats> {
+        let mut all = Stats::default();
+        for reply in self.run_everywhere(&scripts::STATS, &[]).await? {
+            replies::add_stats(&mut all, replies::stats(reply)?);
+        }
+        Ok(all)
+    }
+
+    async fn events(&self, after: &str, max: usize) -> Result<Vec<LoggedEvent>> {
+        let partitions = self.topology().partitions();
+        let places = event_log::parse(after, partitions as usize);
+        let mut logs = Vec::new();
+        for (partition, place) in (0..partitions).zip(&places) {
+            let mut command = Cmd::new();
+            // One more than is wanted: of the first all notices may have been read.
+            command
+                .arg("XRANGE")
+                .arg(self.key(partition, "events"))
+                .arg(place.from())
+                .arg("+")
+                .arg("COUNT")
+                .arg(max + 1);
+            logs.push(self.link.query::<Vec<event_log::Entry>>("events", &command).await?);
+        }
+        Ok(event_log::merge(places, logs, max))
+    }
+
+    async fn set_pause(&self, target: &PauseTarget, pause: Option<&Pause>) -> Result<()> {
+        for partition in 0..self.topology().partitions() {
+            let mut command = Cmd::new();
+            match pause {
+                Some(pause) => {
+                    let json = serde_json::to_string(pause)
+                        .map_err(|e| StoreError::Engine { operation: "set_pause", source: Box::new(e) })?;
+                    command.arg("HSET").arg(self.key(partition, "pauses")).arg(target.key()).arg(json);
+                }
+                None => {
+                    command.arg("HDEL").arg(self.key(partition, "pauses")).arg(target.key());
+                }
+            }
+            self.link.query::<()>("set_pause", &command).await?;
+        }
+        if let (PauseTarget::Queue(queue), None) = (target, pause) {
+            self.wake(&[queue.as_str()]).await;
+        }
+        Ok(())
+    }
+
+    async fn pauses(&self) -> Result<Vec<(PauseTarget, Pause)>> {
+        let mut kept = Cmd::new();
+        kept.arg("HGETALL").arg(self.key(0, "pauses"));
+        let kept: Vec<(String, String)> = self.link.query("pauses", &kept).await?;
+        let now = replies::read::<u64>(scripts::NOW.name, self.run(0, &scripts::NOW, &[]).await?)?;
+        let mut pauses: Vec<(PauseTarget, Pause)> = kept
+            .iter()
+            .filter_map(|(key, json)| Some((PauseTarget::parse(key)?, serde_json::from_str::<Pause>(json).ok()?)))
+            .filter(|(_, pause)| pause.until.is_none_or(|until| until.0 > now))
+            .collect();
+        pauses.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(pauses)
+    }
+
+    async fn presence(&self, presence: &Presence, gone: bool) -> Result<()> {
+        let payload = if gone { String::new() } else { serde_json::to_string(presence).unwrap_or_default() };
+        let silence = SILENCE.as_millis().to_string();
+        let arguments = [presence.id.as_bytes(), payload.as_bytes(), silence.as_bytes()];
+        let silent: Vec<String> =
+            replies::read(scripts::PRESENCE.name, self.run(0, &scripts::PRESENCE, &arguments).await?)?;
+        if !silent.is_empty() {
+            let names: Vec<&[u8]> = silent.iter().map(String::as_bytes).collect();
+            let mut staying = Vec::new();
+            for reply in self.run_everywhere(&scripts::FORGET, &names).await? {
+                staying.extend(replies::read::<Vec<String>>(scripts::FORGET.name, reply)?);
+            }
+            let forgotten: Vec<&String> = silent.iter().filter(|name| !staying.contains(name)).collect();
+            if !forgotten.is_empty() {
+                let mut command = Cmd::new();
+                command.arg("ZREM").arg(self.key(0, "workers:seen")).arg(forgotten);
+                self.link.query::<()>("presence", &command).await?;
+            }
+        }
+        // Every process says that it lives, so every process learns of new partitions.
+        self.reload_topology().await.map(drop)
+    }
+
+    async fn quarantined(&self) -> Result<Vec<Quarantined>> {
+        let mut kept = Vec::new();
+        for partition in 0..self.topology().partitions() {
+            let mut command = Cmd::new();
+            command.arg("HGETALL").arg(self.key(partition, "quarantine"));
+            let mut here = replies::quarantined(self.link.query("quarantined", &command).await?);
+            for one in here.iter_mut().filter(|_| partition > 0) {
+                one.id = format!("{partition}:{}", one.id);
+            }
+            kept.append(&mut here);
+        }
+        kept.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(kept)
+    }
+
+    async fn replay(&self, id: &str) -> Result<bool> {
+        let (partition, id) = match id.split_once(':') {
+            Some((number, rest)) if number.parse::<u32>().is_ok() => (number.parse().unwrap_or(0), rest),
+            _ => (0, id),
+        };
+        if partition >= self.topology().partitions() {
+            return Ok(false);
+        }
+        let reply = self.run(partition, &scripts::REPLAY, &[id.as_bytes()]).await?;
+        let (replayed, woken): (u8, String) = replies::read(scripts::REPLAY.name, reply)?;
+        if replayed == 1 {
+            self.wake(&[&woken]).await;
+        }
+        Ok(replayed == 1)
+    }
+
+    async fn partitions(&self, grow_to: Option<u32>) -> Result<u32> {
+        self.reload_topology().await?;
+        if let Some(partitions) = grow_to {
+            self.grow(partitions).await?;
+        }
+        Ok(self.topology().partitions())
+    }
+
+    async fn check(&self) -> Result<()> {
+        self.reload_topology().await?;
+        // Held over the beats, so that two checks at once see the beats in order.
+        let mut known = self.known.lock().await;
+        let mut lost = None;
+        for partition in 0..self.topology().partitions() {
+            let (epoch, beat) = self.beat(partition).await?;
+            match known.get_mut(partition as usize) {
+                None => known.push((epoch, beat)),
+                Some(before) => {
+                    if epoch != before.0 {
+                        lost = Some("its epoch is a new one, so it was flushed or started empty");
+                    } else if beat <= before.1 {
+                        lost = Some("its count of beats went back, so it was rolled back to an older state");
+                    }
+                    *before = (epoch, beat);
+                }
+            }
+        }
+        match lost {
+            None => Ok(()),
+            Some(what) => Err(StoreError::LostData { store: self.link.name().to_owned(), what: what.to_owned() }),
+        }
+    }
+}
+
+/// What one look at the queues gave.
+struct Attempt {
+    /// What may run.
+    claims: Vec<Claim>,
+    /// What was claimed though its limit had been reached meanwhile.
+    refused: Vec<Lease>,
+    /// Whether something could not be read and was set aside.
+    is_broken: bool,
+}
+
+impl RedisStore {
+    /// Claims from the partitions in turn, each claim starting at another.
+    async fn claim_once(&self, request: &ClaimRequest, lease: &str) -> Result<Attempt> {
+        let (mut claims, mut refused, mut more, mut is_broken) = (Vec::new(), Vec::new(), Vec::new(), false);
+        let partitions = self.topology().partitions();
+        let first = self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        for n in 0..partitions {
+            let most = (request.max - claims.len()).to_string();
+            if most == "0" {
+                break;
+            }
+            let partition = first.wrapping_add(n) % partitions;
+            let limits = self.limits_argument(&request.limits).await?;
+            let mut arguments = vec![request.owner.as_bytes(), most.as_bytes(), lease.as_bytes(), limits.as_slice()];
+            arguments.extend(request.queues.iter().map(|q| q.as_str().as_bytes()));
+            let reply = self.run(partition, &scripts::CLAIM, &arguments).await?;
+            let Claimed { jobs: some, broken, more: here } = replies::claims(reply, &request.owner)?;
+            self.set_aside(partition, &broken).await?;
+            is_broken |= !broken.is_empty();
+            let (granted, over) = self.take_permits(some, &request.limits, request.lease).await?;
+            claims.extend(granted);
+            refused.extend(over);
+            more.extend(here);
+        }
+        self.wake(&more.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        Ok(Attempt { claims, refused, is_broken })
+    }
+
+    /// Records and versions, not decoded.
+    async fn tasks_raw(&self, ids: &[TaskId]) -> Result<Vec<Option<(Vec<u8>, u64)>>> {
+        self.routed(ids, Place::Home, |partition, ids| async move {
+            let mut pipe = redis::pipe();
+            for id in ids {
+                pipe.cmd("HMGET").arg(self.key(partition, &format!("t:{id}"))).arg("r").arg("v");
+            }
+            let found: Vec<(Option<Vec<u8>>, Option<u64>)> = self.link.query_pipe("tasks", &pipe).await?;
+            Ok(found.into_iter().map(|(record, version)| Some((record?, version.unwrap_or(0)))).collect())
+        })
+        .await
+    }
+}
+
+/// The smaller of two, where there is one.
+fn sooner(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    [a, b].into_iter().flatten().min()
+}

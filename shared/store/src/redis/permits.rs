@@ -1,0 +1,115 @@
+//! Permits: what keeps the number of jobs that run at once under the limits.
+//!
+//! They are kept in the first partition, whichever partition a job lies in, and each runs out with its lease. A claim
+//! looks how much room there is, claims no more than that, and takes the permits; where another was quicker the job goes
+//! back uncharged.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::{RedisStore, replies, scripts};
+use crate::Result;
+use crate::model::{Claim, Lane, Lease, Limits};
+
+/// What leases of this process hold.
+#[derive(Debug, Default)]
+pub(super) struct Permits(Mutex<HashMap<Lease, Vec<String>>>);
+
+/// How much room there is, as `claim.lua` takes it.
+pub(super) fn room(limits: &Limits, held: &HashMap<String, u32>) -> (HashMap<String, u32>, i64) {
+    let left = |name: &String, most: u32| most.saturating_sub(held.get(name).copied().unwrap_or(0));
+    let mut room: HashMap<String, u32> =
+        limits.named.iter().map(|(name, most)| (name.clone(), left(name, *most))).collect();
+    if let Some(each) = limits.each_repository {
+        for name in held.keys().filter(|name| name.starts_with("repository:")) {
+            room.entry(name.clone()).or_insert_with(|| left(name, each));
+        }
+    }
+    (room, limits.each_repository.map_or(-1, i64::from))
+}
+
+fn lease_name(lease: &Lease) -> String {
+    format!("{}/{}/{}", lease.task, lease.phase, lease.fence)
+}
+
+impl Permits {
+    fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<Lease, Vec<String>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RedisStore {
+    /// The limits as `claim.lua` takes them: empty for none.
+    pub(super) async fn limits_argument(&self, limits: &Limits) -> Result<Vec<u8>> {
+        if limits.is_empty() {
+            return Ok(Vec::new());
+        }
+        let held: HashMap<String, u32> =
+            replies::read(scripts::PERMITS.name, self.run(0, &scripts::PERMITS, &[b"room"]).await?)?;
+        let (room, anywhere) = room(limits, &held);
+        rmp_serde::to_vec(&(room, anywhere, &limits.providers))
+            .map_err(|e| crate::StoreError::Engine { operation: "claim", source: Box::new(e) })
+    }
+
+    /// Takes the permits of claimed jobs. Gives the claims that may run and those that may not.
+    pub(super) async fn take_permits(
+        &self,
+        claims: Vec<Claim>,
+        limits: &Limits,
+        lease: Duration,
+    ) -> Result<(Vec<Claim>, Vec<Lease>)> {
+        if limits.is_empty() || claims.is_empty() {
+            return Ok((claims, Vec::new()));
+        }
+        let names: Vec<Vec<(String, u32)>> =
+            claims.iter().map(|c| limits.of(&Lane::of(&c.task, &c.lease.phase))).collect();
+        let mut arguments = vec!["take".to_owned(), lease.as_millis().to_string()];
+        for (claim, names) in claims.iter().zip(&names) {
+            arguments.extend([lease_name(&claim.lease), names.len().to_string()]);
+            arguments.extend(names.iter().flat_map(|(name, most)| [name.clone(), most.to_string()]));
+        }
+        let taken: Vec<u8> =
+            replies::read(scripts::PERMITS.name, self.run_texts(0, &scripts::PERMITS, &arguments).await?)?;
+        let (mut granted, mut refused) = (Vec::new(), Vec::new());
+        for ((claim, names), taken) in claims.into_iter().zip(names).zip(taken) {
+            if taken == 1 {
+                let members =
+                    names.iter().map(|(name, _)| format!("{name}\u{1e}{}", lease_name(&claim.lease))).collect();
+                self.permits.locked().insert(claim.lease.clone(), members);
+                granted.push(claim);
+            } else {
+                refused.push(claim.lease);
+            }
+        }
+        Ok((granted, refused))
+    }
+
+    /// Extends the permits of leases that hold.
+    pub(super) async fn keep_permits(&self, leases: &[&Lease], lease: Duration) -> Result<()> {
+        let mut arguments = vec!["keep".to_owned(), lease.as_millis().to_string()];
+        {
+            let held = self.permits.locked();
+            arguments.extend(leases.iter().filter_map(|l| held.get(*l)).flatten().cloned());
+        }
+        if arguments.len() > 2 {
+            self.run_texts(0, &scripts::PERMITS, &arguments).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives the permits of leases back that are over.
+    pub(super) async fn free_permits(&self, leases: &[&Lease]) -> Result<()> {
+        let mut arguments = vec!["free".to_owned()];
+        {
+            let mut held = self.permits.locked();
+            arguments.extend(leases.iter().filter_map(|l| held.remove(*l)).flatten());
+        }
+        if arguments.len() > 1 {
+            self.run_texts(0, &scripts::PERMITS, &arguments).await?;
+            // Somebody may have waited for room.
+            self.wake(&["code", "review", "land"]).await;
+        }
+        Ok(())
+    }
+}

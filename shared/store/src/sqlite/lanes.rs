@@ -1,0 +1,138 @@
+//! Whose turn it is: the lanes that have ready jobs, and which of them gives the next.
+
+use std::collections::BTreeMap;
+
+use refile_core::{Priority, Queue};
+use rusqlite::{Result, Row, params};
+
+use super::sql::{self, all, one, run};
+use super::writer::Tx;
+use crate::model::{Lane, Limits};
+
+/// Where a job stands: its queue, its priority's rank, and its lane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) queue: Queue,
+    pub(super) rank: usize,
+    pub(super) lane: String,
+}
+
+impl Line {
+    /// Reads the columns `queue, priority, lane` from this one on.
+    pub(super) fn read(row: &Row<'_>, from: usize) -> Result<Self> {
+        Ok(Self { queue: sql::queue(row, from)?, rank: row.get(from + 1)?, lane: row.get(from + 2)? })
+    }
+}
+
+/// Puts a job at the end of its line; its lane joins the others where it had none. `due` is since when it is ready.
+pub(super) fn make_ready(tx: &mut Tx<'_>, task: &str, phase: &str, line: &Line) -> Result<()> {
+    let Line { queue, rank, lane } = line;
+    let sql = "UPDATE jobs SET place = 'queued', owner = NULL, reason = NULL, due = ?6, position =
+            (SELECT COALESCE(MAX(position), 0) + 1 FROM jobs
+                WHERE place = 'queued' AND queue = ?1 AND priority = ?2 AND lane = ?3)
+        WHERE task = ?4 AND phase = ?5";
+    run(tx.conn, sql, params![queue.as_str(), rank, lane, task, phase, tx.now])?;
+    let sql = "SELECT 1 FROM rings WHERE queue = ?1 AND priority = ?2 AND lane = ?3";
+    if one(tx.conn, sql, params![queue.as_str(), rank, lane], |_| Ok(()))?.is_none() {
+        let turn = next_turn(tx, *queue, *rank)?;
+        let sql = "INSERT INTO rings (queue, priority, lane, turn) VALUES (?1, ?2, ?3, ?4)";
+        run(tx.conn, sql, params![queue.as_str(), rank, lane, turn])?;
+    }
+    tx.wakes_claims = true;
+    Ok(())
+}
+
+/// After a job has left its line: a lane without ready jobs leaves the others. Says whether it did.
+pub(super) fn leave(tx: &Tx<'_>, line: &Line) -> Result<bool> {
+    let sql = "DELETE FROM rings WHERE queue = ?1 AND priority = ?2 AND lane = ?3 AND NOT EXISTS
+        (SELECT 1 FROM jobs WHERE place = 'queued' AND queue = ?1 AND priority = ?2 AND lane = ?3)";
+    Ok(run(tx.conn, sql, params![line.queue.as_str(), line.rank, line.lane])? > 0)
+}
+
+/// After a lane has given a job: it goes behind the others.
+pub(super) fn turn(tx: &Tx<'_>, line: &Line) -> Result<()> {
+    if !leave(tx, line)? {
+        let turn = next_turn(tx, line.queue, line.rank)?;
+        let sql = "UPDATE rings SET turn = ?4 WHERE queue = ?1 AND priority = ?2 AND lane = ?3";
+        run(tx.conn, sql, params![line.queue.as_str(), line.rank, line.lane, turn])?;
+    }
+    Ok(())
+}
+
+fn next_turn(tx: &Tx<'_>, queue: Queue, rank: usize) -> Result<i64> {
+    raise(tx, &format!("{queue}:{rank}"))
+}
+
+/// Notes that a job was claimed from a queue.
+pub(super) fn note_claim(tx: &Tx<'_>, queue: Queue) -> Result<()> {
+    raise(tx, queue.as_str()).map(drop)
+}
+
+fn raise(tx: &Tx<'_>, name: &str) -> Result<i64> {
+    let sql = "INSERT INTO turns (name, value) VALUES (?1, 1) ON CONFLICT DO UPDATE SET value = value + 1
+        RETURNING value";
+    tx.conn.prepare_cached(sql)?.query_row([name], |row| row.get(0))
+}
+
+/// The ranks of the priorities in the order in which the next claim from a queue tries them: of sixteen claims twelve
+/// try high first, three normal, one low.
+pub(super) fn preference(tx: &Tx<'_>, queue: Queue) -> Result<[usize; 3]> {
+    let made = one(tx.conn, "SELECT value FROM turns WHERE name = ?1", [queue.as_str()], |row| row.get::<_, i64>(0))?;
+    let [high, normal, low] = [Priority::High, Priority::Normal, Priority::Low].map(sql::rank);
+    Ok(match made.unwrap_or(0) {
+        made if made % 16 == 15 => [low, high, normal],
+        made if made % 4 == 3 => [normal, high, low],
+        _ => [high, normal, low],
+    })
+}
+
+/// The lane of a queue and priority whose turn it is, of those that have room.
+pub(super) fn next_lane(tx: &Tx<'_>, queue: Queue, rank: usize, room: &mut Room<'_>) -> Result<Option<Line>> {
+    let mut after = i64::MIN;
+    loop {
+        let sql = "SELECT lane, turn FROM rings WHERE queue = ?1 AND priority = ?2 AND turn > ?3 ORDER BY turn LIMIT 1";
+        let found = one(tx.conn, sql, params![queue.as_str(), rank, after], |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?))
+        })?;
+        let Some((lane, turn)) = found else { return Ok(None) };
+        if room.is_for(&lane) {
+            return Ok(Some(Line { queue, rank, lane }));
+        }
+        after = turn;
+    }
+}
+
+/// How many more jobs may run at once, by the names that limits are for.
+pub(super) struct Room<'l> {
+    limits: &'l Limits,
+    held: BTreeMap<String, u32>,
+}
+
+impl<'l> Room<'l> {
+    /// Counts what runs now; nothing is counted where nothing is limited.
+    pub(super) fn look(tx: &Tx<'_>, limits: &'l Limits) -> Result<Self> {
+        let mut room = Self { limits, held: BTreeMap::new() };
+        if !limits.is_empty() {
+            let sql = "SELECT lane, COUNT(*) FROM jobs WHERE place = 'leased' GROUP BY lane";
+            for (lane, jobs) in all(tx.conn, sql, [], |row| Ok((row.get::<_, String>(0)?, row.get::<_, u32>(1)?)))? {
+                room.hold(&lane, jobs);
+            }
+        }
+        Ok(room)
+    }
+
+    fn is_for(&self, lane: &str) -> bool {
+        let held = |name: &String| self.held.get(name).copied().unwrap_or(0);
+        self.limits.is_empty() || self.limits.of(&Lane::parse(lane)).iter().all(|(name, most)| held(name) < *most)
+    }
+
+    /// So many more run.
+    pub(super) fn hold(&mut self, lane: &str, jobs: u32) {
+        if self.limits.is_empty() {
+            return;
+        }
+        for (name, _) in self.limits.of(&Lane::parse(lane)) {
+            *self.held.entry(name).or_default() += jobs;
+        }
+    }
+}
