@@ -58,6 +58,11 @@ pub(crate) enum Command {
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Measure how fast the queue is, with agents that do nothing
+    Bench(BenchArguments),
+    /// A part of the benchmark's fleet; started by `bench`
+    #[command(hide = true)]
+    BenchPart,
 }
 
 #[derive(Debug, Args)]
@@ -254,6 +259,44 @@ pub(crate) enum ReplyFormat {
 pub(crate) enum ConfigCommand {
     /// Print every value that is in force, and where it comes from
     Show,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without --store the queue is a new SQLite file. On a Redis server every part is a process, and all keys start\nwith `refile-bench`; nothing else there is touched, but what else the server does shows in the figures."
+)]
+pub(crate) struct BenchArguments {
+    /// Tasks that go through the whole fleet
+    #[arg(long, default_value_t = 20_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub(crate) tasks: u64,
+    /// Bytes of a task's description
+    #[arg(long, default_value_t = 1_024, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
+    pub(crate) payload: u64,
+    /// Coders, and as many reviewers
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub(crate) workers: u64,
+    /// Jobs at once in each of them
+    #[arg(long, default_value_t = 200, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub(crate) concurrency: u64,
+    /// The share of tasks whose first attempt is rejected, 0 to 1
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE", value_parser = parse_share)]
+    pub(crate) rejected: f64,
+    /// Tasks due per second, whether or not the store keeps up; as fast as it takes them by default
+    #[arg(long, value_name = "PER_SECOND", value_parser = parse_rate)]
+    pub(crate) rate: Option<f64>,
+    /// Measure bare Redis streams in the same run, too, and print the ratio
+    #[arg(long)]
+    pub(crate) limit: bool,
+}
+
+fn parse_share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "a share is a number from 0 to 1".to_owned())
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.1..=1e6).contains(rate));
+    rate.ok_or_else(|| "a rate is a number from 0.1 to 1000000".to_owned())
 }
 
 fn parse_priority(name: &str) -> Result<Priority, String> {

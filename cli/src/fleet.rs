@@ -79,8 +79,8 @@ impl Fleet {
             (worker(Role::Coder, config.workers.coders)?, worker(Role::Reviewer, config.workers.reviewers)?);
         let mut running = JoinSet::new();
         running.spawn(coordinator.run(listener, shutdown.clone()));
-        running.spawn(pool::run(Arc::new(coder), shutdown.clone()));
-        running.spawn(pool::run(Arc::new(reviewer), shutdown.clone()));
+        running.spawn(pool::run(Arc::new(coder.pool()), shutdown.clone()));
+        running.spawn(pool::run(Arc::new(reviewer.pool()), shutdown.clone()));
         Ok((Self { store, parts: running, shutdown }, address))
     }
 

@@ -1,5 +1,6 @@
 //! One job as one pipeline: what the record says, made into values for the parts that do the work.
 
+use async_trait::async_trait;
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::policy::ContinueFrom;
 use refile_core::prompt::prompt;
@@ -10,12 +11,20 @@ use refile_store::Claim;
 
 use crate::code::{CodeJob, code};
 use crate::land::{LandJob, land};
+use crate::pool::Execute;
 use crate::review::{ReviewJob, review};
 use crate::worker::Worker;
 use crate::workspace::Site;
 
+#[async_trait]
+impl Execute for Worker {
+    async fn execute(&self, claim: &Claim) -> Outcome {
+        execute(self, claim).await
+    }
+}
+
 /// Does a claimed job. Whatever goes wrong is an outcome too.
-pub async fn execute(worker: &Worker, claim: &Claim) -> Outcome {
+async fn execute(worker: &Worker, claim: &Claim) -> Outcome {
     let lease = &claim.lease;
     let Some(phase) = claim.task.phase(&lease.phase) else {
         return cannot(claim, format!("the task has no phase `{}`", lease.phase));

@@ -88,7 +88,7 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
     }
     process::stop_on_signal(shutdown.clone(), crate::process::kill_all)?;
     tracing::info!(name = worker.name, concurrency = worker.concurrency, "the {} is up", role.as_str());
-    pool::run(Arc::new(worker), shutdown).await;
+    pool::run(Arc::new(worker.pool()), shutdown).await;
     tracing::info!("the {} has stopped", role.as_str());
     Ok(())
 }

@@ -9,6 +9,7 @@ use refile_store::artifacts::Artifacts;
 use refile_telemetry::{Health, Metrics};
 
 use crate::llm::Client;
+use crate::pool::Pool;
 use crate::workspace::Workspace;
 
 /// What a worker does.
@@ -64,4 +65,22 @@ pub struct Worker {
     pub queues: Vec<Queue>,
     /// Jobs at once.
     pub concurrency: usize,
+}
+
+impl Worker {
+    /// The claim loop that does this worker's jobs.
+    pub fn pool(self) -> Pool {
+        Pool {
+            store: self.store.clone(),
+            metrics: self.metrics.clone(),
+            health: self.health.clone(),
+            name: self.name.clone(),
+            role: self.role,
+            queues: self.queues.clone(),
+            concurrency: self.concurrency,
+            lease: self.config.workers.lease.0,
+            grace: self.config.workers.grace.0,
+            agent: Arc::new(self),
+        }
+    }
 }

@@ -4,21 +4,26 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use common::Place;
 use common::fleet::task;
-use refile_core::Policy;
 use refile_core::decide::submission::{NewTask, Workflow, submit};
+use refile_core::task::Usage;
+use refile_core::{Outcome, Policy, TaskId};
 use refile_store::artifacts::Artifacts;
 use refile_store::commit::commit;
-use refile_store::{SqliteStore, Store};
+use refile_store::{Claim, SqliteStore, Store, TakeRequest, Taken};
 use refile_telemetry::{Health, Metrics};
 use refile_worker::llm::Client;
-use refile_worker::pool;
+use refile_worker::pool::{self, Execute, Pool};
 use refile_worker::worker::{Role, Worker};
+use tokio::sync::{Barrier, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -55,8 +60,8 @@ async fn until(what: &str, so: impl Fn() -> bool) {
     }
 }
 
-async fn add(store: &Arc<dyn Store>, place: &Place) {
-    let like = task(place, "t1");
+async fn add(store: &Arc<dyn Store>, place: &Place, id: &str) {
+    let like = task(place, id);
     let new = NewTask {
         title: like.title,
         description: like.description,
@@ -76,10 +81,10 @@ async fn a_worker_with_every_place_taken_is_alive() {
     let place = Place::new();
     let path: &Path = place.root.path();
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path.join("fleet.db"), None).unwrap());
-    add(&store, &place).await;
+    add(&store, &place, "t1").await;
     let worker = coder(&place, store);
     let (health, shutdown) = (worker.health.clone(), CancellationToken::new());
-    let running = tokio::spawn(pool::run(Arc::new(worker), shutdown.clone()));
+    let running = tokio::spawn(pool::run(Arc::new(worker.pool()), shutdown.clone()));
     until("the agent runs", || path.join("began").exists()).await;
     // Its only place is taken: the age of the last turn must go back to nothing again and again all the same.
     for _ in 0..2 {
@@ -89,5 +94,119 @@ async fn a_worker_with_every_place_taken_is_alive() {
     assert!(health.is_alive() && health.is_ready());
     std::fs::write(path.join("go"), "").unwrap();
     shutdown.cancel();
+    running.await.unwrap();
+}
+
+/// A store that counts the calls that hand outcomes in.
+fn counted(place: &Place) -> (Arc<dyn Store>, Arc<AtomicUsize>) {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counter = calls.clone();
+    let observer = move |operation: &'static str, _| {
+        if operation == "report" {
+            counter.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    let file = place.root.path().join("fleet.db");
+    (Arc::new(SqliteStore::open(&file, Some(Arc::new(observer))).unwrap()), calls)
+}
+
+fn pool_of(store: &Arc<dyn Store>, agent: Arc<dyn Execute>, concurrency: usize) -> Arc<Pool> {
+    Arc::new(Pool {
+        store: store.clone(),
+        metrics: Metrics::new().unwrap(),
+        health: Health::default(),
+        name: "coder".to_owned(),
+        role: Role::Coder,
+        queues: Role::Coder.queues(),
+        concurrency,
+        lease: Duration::from_hours(1),
+        grace: DEADLINE,
+        agent,
+    })
+}
+
+fn asks() -> Outcome {
+    let (words, prompt_digest) = ("Which one?".to_owned(), "digest".to_owned());
+    Outcome::NeedsInput { words, prompt_digest, transcript: None, usage: Usage::default() }
+}
+
+/// Takes this many outcomes, or fails.
+async fn taken(store: &Arc<dyn Store>, count: usize) -> Vec<Taken> {
+    let request =
+        TakeRequest { consumer: "c".to_owned(), max: 1_000, wait: Duration::from_millis(100), takeover: DEADLINE * 10 };
+    let (deadline, mut taken) = (Instant::now() + DEADLINE, Vec::new());
+    while taken.len() < count {
+        assert!(Instant::now() < deadline, "{} of {count} outcomes came", taken.len());
+        taken.extend(store.take_outcomes(&request).await.unwrap());
+    }
+    taken
+}
+
+/// Jobs that end when all of them have begun.
+struct Together(Barrier);
+
+#[async_trait]
+impl Execute for Together {
+    async fn execute(&self, _: &Claim) -> Outcome {
+        self.0.wait().await;
+        asks()
+    }
+}
+
+#[tokio::test]
+async fn jobs_that_end_together_are_handed_in_together_and_each_once() {
+    const JOBS: usize = 50;
+    let place = Place::new();
+    let (store, calls) = counted(&place);
+    for n in 0..JOBS {
+        add(&store, &place, &format!("t{n}")).await;
+    }
+    let shutdown = CancellationToken::new();
+    let agent = Arc::new(Together(Barrier::new(JOBS)));
+    let running = tokio::spawn(pool::run(pool_of(&store, agent, JOBS), shutdown.clone()));
+    let taken = taken(&store, JOBS).await;
+    shutdown.cancel();
+    running.await.unwrap();
+    let tasks: BTreeSet<&TaskId> = taken.iter().map(|t| &t.guard.receipt.task).collect();
+    assert_eq!((taken.len(), tasks.len()), (JOBS, JOBS));
+    let calls = calls.load(Ordering::SeqCst);
+    assert!((1..JOBS).contains(&calls), "{calls} calls");
+}
+
+/// The job of one task ends at once, those of others when they are let go.
+struct OneIsQuick {
+    quick: TaskId,
+    go: Semaphore,
+}
+
+#[async_trait]
+impl Execute for OneIsQuick {
+    async fn execute(&self, claim: &Claim) -> Outcome {
+        if claim.lease.task != self.quick {
+            self.go.acquire().await.unwrap().forget();
+        }
+        asks()
+    }
+}
+
+#[tokio::test]
+async fn a_lone_job_is_handed_in_while_others_go_on() {
+    let place = Place::new();
+    let (store, calls) = counted(&place);
+    for id in ["slow1", "quick", "slow2"] {
+        add(&store, &place, id).await;
+    }
+    let quick = TaskId::parse("quick").unwrap();
+    let agent = Arc::new(OneIsQuick { quick: quick.clone(), go: Semaphore::new(0) });
+    let shutdown = CancellationToken::new();
+    let running = tokio::spawn(pool::run(pool_of(&store, agent.clone(), 3), shutdown.clone()));
+    let first = taken(&store, 1).await;
+    assert_eq!(first.len(), 1);
+    assert_eq!(first[0].guard.receipt.task, quick);
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+    // The others are running, and go on after the shutdown until they are done and handed in.
+    shutdown.cancel();
+    agent.go.add_permits(2);
+    assert_eq!(taken(&store, 2).await.len(), 2);
     running.await.unwrap();
 }

@@ -1,0 +1,124 @@
+//! The coordinator's store, with an eye on the tasks that it finishes: exact, and no call to the store more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use refile_core::TaskId;
+use refile_store::{
+    Claim, ClaimRequest, Commit, Committed, Cursor, Filter, JobView, Lease, LeaseState, LoggedEvent, Page, Pause,
+    PauseTarget, Presence, Promoted, Quarantined, Receipt, Reclaimed, Report, Reported, Result, Stats, Store,
+    Submitted, TakeRequest, Taken, Versioned,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::latency::now_us;
+
+/// A store that counts the commits by which tasks end.
+#[derive(Debug)]
+pub(super) struct Counting {
+    store: Arc<dyn Store>,
+    /// Tasks that ended, an escalation included: nobody is there to decide it.
+    ended: AtomicU64,
+    last_us: AtomicU64,
+    expected: u64,
+    /// Cancelled when as many ended as are expected.
+    pub(super) all_ended: CancellationToken,
+}
+
+impl Counting {
+    pub(super) fn new(store: Arc<dyn Store>, expected: u64) -> Self {
+        let (ended, last_us) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { store, ended, last_us, expected, all_ended: CancellationToken::new() }
+    }
+
+    /// How many tasks ended.
+    pub(super) fn ended(&self) -> u64 {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// When the last one did, in microseconds since 1970.
+    pub(super) fn last_us(&self) -> u64 {
+        self.last_us.load(Ordering::SeqCst)
+    }
+}
+
+#[async_trait]
+impl Store for Counting {
+    async fn commit(&self, commits: &[Commit]) -> Result<Vec<Committed>> {
+        let committed = self.store.commit(commits).await?;
+        let is_end = |(commit, committed): &(&Commit, &Committed)| {
+            **committed == Committed::Applied && commit.task.state != refile_core::TaskState::Open
+        };
+        let ended = commits.iter().zip(&committed).filter(is_end).count() as u64;
+        if ended > 0 {
+            self.last_us.store(now_us(), Ordering::SeqCst);
+            if self.ended.fetch_add(ended, Ordering::SeqCst) + ended >= self.expected {
+                self.all_ended.cancel();
+            }
+        }
+        Ok(committed)
+    }
+
+    async fn submit(&self, submissions: &[Commit]) -> Result<Vec<Submitted>> {
+        self.store.submit(submissions).await
+    }
+    async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claim>> {
+        self.store.claim(request).await
+    }
+    async fn extend(&self, leases: &[Lease], lease: Duration) -> Result<Vec<LeaseState>> {
+        self.store.extend(leases, lease).await
+    }
+    async fn report(&self, reports: &[Report]) -> Result<Vec<Reported>> {
+        self.store.report(reports).await
+    }
+    async fn release(&self, leases: &[Lease]) -> Result<()> {
+        self.store.release(leases).await
+    }
+    async fn take_outcomes(&self, request: &TakeRequest) -> Result<Vec<Taken>> {
+        self.store.take_outcomes(request).await
+    }
+    async fn discard(&self, receipts: &[Receipt]) -> Result<()> {
+        self.store.discard(receipts).await
+    }
+    async fn promote(&self, max: usize) -> Result<Promoted> {
+        self.store.promote(max).await
+    }
+    async fn reclaim(&self, max_deliveries: u32, max: usize) -> Result<Reclaimed> {
+        self.store.reclaim(max_deliveries, max).await
+    }
+    async fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Option<Versioned>>> {
+        self.store.tasks(ids).await
+    }
+    async fn list(&self, filter: &Filter, cursor: Option<Cursor>, limit: usize) -> Result<Page> {
+        self.store.list(filter, cursor, limit).await
+    }
+    async fn jobs(&self, task: &TaskId) -> Result<Vec<JobView>> {
+        self.store.jobs(task).await
+    }
+    async fn stats(&self) -> Result<Stats> {
+        self.store.stats().await
+    }
+    async fn events(&self, after: &str, max: usize) -> Result<Vec<LoggedEvent>> {
+        self.store.events(after, max).await
+    }
+    async fn set_pause(&self, target: &PauseTarget, pause: Option<&Pause>) -> Result<()> {
+        self.store.set_pause(target, pause).await
+    }
+    async fn pauses(&self) -> Result<Vec<(PauseTarget, Pause)>> {
+        self.store.pauses().await
+    }
+    async fn presence(&self, presence: &Presence, gone: bool) -> Result<()> {
+        self.store.presence(presence, gone).await
+    }
+    async fn quarantined(&self) -> Result<Vec<Quarantined>> {
+        self.store.quarantined().await
+    }
+    async fn replay(&self, id: &str) -> Result<bool> {
+        self.store.replay(id).await
+    }
+    async fn check(&self) -> Result<()> {
+        self.store.check().await
+    }
+}
