@@ -118,6 +118,9 @@ impl Store for Counting {
     async fn replay(&self, id: &str) -> Result<bool> {
         self.store.replay(id).await
     }
+    async fn partitions(&self, grow_to: Option<u32>) -> Result<u32> {
+        self.store.partitions(grow_to).await
+    }
     async fn check(&self) -> Result<()> {
         self.store.check().await
     }

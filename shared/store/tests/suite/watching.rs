@@ -99,21 +99,22 @@ pub(crate) async fn events_follow_a_cursor(harness: &impl Harness) {
 
 pub(crate) async fn the_event_log_keeps_the_newest(harness: &impl Harness) {
     let store = harness.store().await;
-    let batch: Vec<_> = (0..120)
+    // Two lines a step, as there are on average.
+    let batch: Vec<_> = (0..6_000)
         .map(|n| {
             let mut long = submission(&format!("t{n}"), new_task("t"));
             let notice = long.notices[0].clone();
-            long.notices = (0..100).map(|m| Notice { detail: format!("{n}.{m}"), ..notice.clone() }).collect();
+            long.notices = (0..2).map(|m| Notice { detail: format!("{n}.{m}"), ..notice.clone() }).collect();
             long
         })
         .collect();
-    for some in batch.chunks(10) {
+    for some in batch.chunks(500) {
         store.submit(some).await.unwrap();
     }
     let kept = store.events("", 20_000).await.unwrap();
     assert!((10_000..11_000).contains(&kept.len()), "{} lines are kept", kept.len());
     let oldest = 12_000 - kept.len();
-    let expected = (oldest..12_000).map(|n| format!("{}.{}", n / 100, n % 100));
+    let expected = (oldest..12_000).map(|n| format!("{}.{}", n / 2, n % 2));
     assert!(kept.iter().map(|e| &e.notice.detail).eq(&expected.collect::<Vec<_>>()), "the newest, without a gap");
 }
 

@@ -131,6 +131,7 @@ local function commit(header, record)
   end
   redis.call('HSET', hash, unpack(values))
   if notices ~= '' then
+    -- About ten thousand lines: a step has two on average.
     redis.call('XADD', P .. 'events', 'MAXLEN', '~', 5000, '*', 't', task, 'at', at, 'e', notices)
   end
   for _, delta in ipairs(deltas) do
