@@ -159,7 +159,7 @@ async fn play(
         (Kind::Reviewer, Station::Fleet(store)) => parts::work(store, Role::Reviewer, spec.load, stop).await,
         (Kind::Submitter, Station::Fleet(store)) => submitter::submit(store, spec.load, say, stop).await,
         (Kind::LimitSubmitter, Station::Bare(bare)) => limit::submit(bare, spec.load).await,
-        (Kind::LimitCoder, Station::Bare(bare)) => limit::pass_on(bare, spec.load.tasks, stop).await,
+        (Kind::LimitCoder, Station::Bare(bare)) => limit::pass_on(bare, spec.load, stop).await,
         (Kind::LimitReviewer, Station::Bare(bare)) => limit::finish(bare, spec.load.tasks, say, stop).await,
         (kind, _) => anyhow::bail!("{kind:?} has no place here"),
     }

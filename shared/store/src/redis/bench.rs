@@ -210,12 +210,14 @@ impl BareStreams {
         Ok(())
     }
 
-    /// The first stage: passes what waits in the first queue on to the second. Gives how many.
-    pub async fn pass_on(&mut self) -> Result<usize> {
+    /// The first stage: passes what waits in the first queue on to the second, and writes each record again. Gives how many.
+    pub async fn pass_on(&mut self, record: &[u8]) -> Result<usize> {
         let (from, to) = (self.key("q1"), self.key("q2"));
         let entries = self.read(&from).await?;
         let mut pipe = redis::pipe();
         for (id, fields) in &entries {
+            let task = fields.last().map_or("", String::as_str);
+            pipe.cmd("HSET").arg(self.key(&format!("rec:{task}"))).arg("r").arg(record).ignore();
             pipe.cmd("XADD").arg(&to).arg("*").arg(fields).ignore();
             pipe.cmd("XACK").arg(&from).arg("w").arg(id).ignore();
         }

@@ -1,7 +1,7 @@
 //! The event log of all partitions as one, and the cursors into it.
 //!
-//! A cursor has a part for each partition, joined by commas: the last entry that was read, with `/n` after it where only
-//! the first `n` notices of it were.
+//! An entry holds the lines of everything that was committed in one call. A cursor has a part for each partition, joined
+//! by commas: the last entry that was read, with `/n` after it where only the first `n` lines of it were.
 
 use refile_core::decide::Notice;
 use refile_core::{TaskId, Timestamp};
@@ -15,14 +15,14 @@ pub(super) type Entry = (String, Vec<(String, String)>);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Place {
     entry: String,
-    /// How many notices of the entry were read; nothing for all.
-    notices: Option<usize>,
+    /// How many lines of the entry were read; nothing for all.
+    lines: Option<usize>,
 }
 
 impl Place {
     /// Where `XRANGE` starts.
     pub(super) fn from(&self) -> String {
-        match (self.entry.as_str(), self.notices) {
+        match (self.entry.as_str(), self.lines) {
             ("", _) => "-".to_owned(),
             (entry, Some(_)) => entry.to_owned(),
             (entry, None) => format!("({entry}"),
@@ -36,8 +36,8 @@ pub(super) fn parse(cursor: &str, partitions: usize) -> Vec<Place> {
         .split(',')
         .take(partitions)
         .map(|part| match part.split_once('/') {
-            Some((entry, n)) => Place { entry: entry.to_owned(), notices: n.parse().ok() },
-            None => Place { entry: part.to_owned(), notices: None },
+            Some((entry, n)) => Place { entry: entry.to_owned(), lines: n.parse().ok() },
+            None => Place { entry: part.to_owned(), lines: None },
         })
         .collect();
     places.resize(partitions, Place::default());
@@ -45,31 +45,29 @@ pub(super) fn parse(cursor: &str, partitions: usize) -> Vec<Place> {
 }
 
 fn print(places: &[Place]) -> String {
-    let part = |place: &Place| match place.notices {
+    let part = |place: &Place| match place.lines {
         Some(n) => format!("{}/{n}", place.entry),
         None => place.entry.clone(),
     };
     places.iter().map(part).collect::<Vec<_>>().join(",")
 }
 
-/// Merges what was read of each partition from its place on, up to `max` notices. What cannot be read is passed over.
+/// Merges what was read of each partition from its place on, up to `max` lines. What cannot be read is passed over.
 pub(super) fn merge(mut places: Vec<Place>, logs: Vec<Vec<Entry>>, max: usize) -> Vec<LoggedEvent> {
     let mut entries: Vec<(usize, Entry)> =
         logs.into_iter().enumerate().flat_map(|(p, log)| log.into_iter().map(move |entry| (p, entry))).collect();
     entries.sort_by_key(|(partition, (id, _))| (order(id), *partition));
     let mut merged = Vec::new();
     for (partition, (id, fields)) in entries {
-        let read = if places[partition].entry == id { places[partition].notices.unwrap_or(usize::MAX) } else { 0 };
-        let (at, task, notices) = content(&fields).unwrap_or_default();
-        let count = notices.len();
-        for (n, notice) in notices.into_iter().enumerate().skip(read) {
+        let read = if places[partition].entry == id { places[partition].lines.unwrap_or(usize::MAX) } else { 0 };
+        let lines: Vec<_> = fields.iter().filter_map(|(task, told)| content(task, told)).flatten().collect();
+        let count = lines.len();
+        for (n, (at, task, notice)) in lines.into_iter().enumerate().skip(read) {
             if merged.len() == max {
                 return merged;
             }
-            places[partition] = Place { entry: id.clone(), notices: (n + 1 < count).then_some(n + 1) };
-            if let Some(task) = &task {
-                merged.push(LoggedEvent { cursor: print(&places), at, task: task.clone(), notice });
-            }
+            places[partition] = Place { entry: id.clone(), lines: (n + 1 < count).then_some(n + 1) };
+            merged.push(LoggedEvent { cursor: print(&places), at, task, notice });
         }
     }
     merged
@@ -81,10 +79,12 @@ fn order(id: &str) -> (u64, u64) {
     (ms.parse().unwrap_or(0), number.parse().unwrap_or(0))
 }
 
-fn content(fields: &[(String, String)]) -> Option<(Timestamp, Option<TaskId>, Vec<Notice>)> {
-    let get = |name: &str| fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str());
-    let at = Timestamp(get("at")?.parse().ok()?);
-    Some((at, TaskId::parse(get("t")?).ok(), serde_json::from_str(get("e")?).ok()?))
+/// The lines of one commit: `task time`, and its notices. The entry's other field says how many lines it has.
+fn content(name: &str, told: &str) -> Option<Vec<(Timestamp, TaskId, Notice)>> {
+    let (task, at) = name.split_once(' ')?;
+    let (task, at) = (TaskId::parse(task).ok()?, Timestamp(at.parse().ok()?));
+    let notices: Vec<Notice> = serde_json::from_str(told).ok()?;
+    Some(notices.into_iter().map(|notice| (at, task.clone(), notice)).collect())
 }
 
 #[cfg(test)]
@@ -94,8 +94,8 @@ mod tests {
     fn entry(id: &str, task: &str, details: &[&str]) -> Entry {
         let notices: Vec<String> =
             details.iter().map(|d| format!(r#"{{"what":"submitted","attempt":0,"detail":"{d}"}}"#)).collect();
-        let fields = [("t", task.to_owned()), ("at", "1".to_owned()), ("e", format!("[{}]", notices.join(",")))];
-        (id.to_owned(), fields.map(|(name, value)| (name.to_owned(), value)).to_vec())
+        let fields = [("n".to_owned(), "2".to_owned()), (format!("{task} 1"), format!("[{}]", notices.join(",")))];
+        (id.to_owned(), fields.to_vec())
     }
 
     #[test]

@@ -72,24 +72,20 @@ enum Place<'a> {
     Home(&'a TaskId),
 }
 
-/// The header of a commit, in the order in which `commit.lua` unpacks it.
-#[derive(Serialize)]
-struct Header<'a>(
-    &'a str,                                               // task
-    bool,                                                  // create
-    u64,                                                   // version
-    &'a str,                                               // guard phase
-    u64,                                                   // guard fence
-    &'a str,                                               // receipt
-    &'a str,                                               // state
-    bool,                                                  // is final
-    &'a str,                                               // priority
-    Vec<(&'a str, bool, &'static str, u32, u64, &'a str)>, // jobs
-    u64,                                                   // at
-    String,                                                // notices
-    &'a [(String, i64)],                                   // deltas
-    u64,                                                   // token
+/// What many commits of a call have in common, in the order in which `commit.lua` reads it.
+#[derive(Serialize, PartialEq)]
+struct Kind<'a>(
+    &'a str,             // guard phase
+    &'a str,             // state
+    bool,                // is final
+    Vec<&'a str>,        // phases to look at
+    Vec<Job<'a>>,        // jobs
+    &'a [(String, i64)], // deltas
 );
+
+/// What happens to a phase's job: phase, put, delay ms, rest of the stored job, queue, priority, lane.
+#[derive(Serialize, PartialEq)]
+struct Job<'a>(&'a str, bool, u64, String, &'static str, &'static str, &'a str);
 
 impl RedisStore {
     /// Connects, holds that the server may be used, and makes the namespace where it is missing.
@@ -240,15 +236,31 @@ impl RedisStore {
     /// Commits what lies in one partition. `None` where the caller's view of the partitions was an old one.
     async fn commit_in(&self, partition: u32, commits: &[&Commit], create: bool) -> Result<Option<Vec<String>>> {
         let engine = |source: crate::error::Cause| StoreError::Engine { operation: "commit", source };
-        let generations = self.topology().generations().to_string();
-        let mut arguments: Vec<Vec<u8>> = Vec::with_capacity(1 + commits.len() * 2);
-        arguments.push(generations.into_bytes());
+        let mut kinds: Vec<Kind<'_>> = Vec::new();
+        let mut items: Vec<Vec<u8>> = Vec::with_capacity(commits.len() * 7);
         for commit in commits {
-            let header = header(commit, create).map_err(|e| engine(Box::new(e)))?;
-            arguments.push(rmp_serde::to_vec(&header).map_err(|e| engine(Box::new(e)))?);
-            arguments.push(encode(&commit.task).map_err(|e| engine(Box::new(e)))?);
+            let kind = kind(commit);
+            let number = kinds.iter().position(|k| *k == kind).unwrap_or_else(|| {
+                kinds.push(kind);
+                kinds.len() - 1
+            });
+            let version = if create { 0 } else { commit.version };
+            let (fence, receipt) = commit.guard.as_ref().map_or((0, ""), |g| (g.fence, place_of(&g.receipt).1));
+            items.push((number + 1).to_string().into_bytes());
+            items.push(commit.task.id.as_str().into());
+            items.push(version.to_string().into_bytes());
+            items.push(fence.to_string().into_bytes());
+            items.push(receipt.into());
+            items.push(told(commit).map_err(|e| engine(Box::new(e)))?);
+            items.push(encode(&commit.task).map_err(|e| engine(Box::new(e)))?);
         }
-        let reply = self.run(partition, &scripts::COMMIT, &slices(&arguments)).await?;
+        let generations = self.topology().generations().to_string();
+        let token = format!("{:x}:", uuid::Uuid::new_v4().as_u128() as u64);
+        let kinds = rmp_serde::to_vec(&kinds).map_err(|e| engine(Box::new(e)))?;
+        let create: &[u8] = if create { b"1" } else { b"0" };
+        let mut arguments: Vec<&[u8]> = vec![generations.as_bytes(), create, token.as_bytes(), &kinds];
+        arguments.extend(items.iter().map(Vec::as_slice));
+        let reply = self.run(partition, &scripts::COMMIT, &arguments).await?;
         if matches!(&reply, Value::BulkString(word) if word == b"generation") {
             return Ok(None);
         }
@@ -363,38 +375,40 @@ impl RedisStore {
     }
 }
 
-fn header(commit: &Commit, create: bool) -> std::result::Result<Header<'_>, serde_json::Error> {
+fn kind(commit: &Commit) -> Kind<'_> {
     let task = &commit.task;
+    let guard = commit.guard.as_ref().map_or("", |g| g.phase.as_str());
+    let mut phases: Vec<&str> = Vec::new();
+    let touched = commit.jobs.iter().map(|(JobChange::Put { phase, .. } | JobChange::Drop { phase })| phase.as_str());
+    // A task in a final state keeps no jobs at all.
+    let all = task.phases.iter().map(|p| p.name.as_str()).filter(|_| task.state.is_final());
+    for phase in touched.chain(all).chain([guard]).filter(|phase| !phase.is_empty()) {
+        if !phases.contains(&phase) {
+            phases.push(phase);
+        }
+    }
     let jobs = commit
         .jobs
         .iter()
         .map(|change| match change {
             JobChange::Put { phase, queue, attempt, delay_ms, lane } => {
-                (phase.as_str(), true, queue.as_str(), *attempt, *delay_ms, lane.as_str())
+                let (queue, priority, lane) = (queue.as_str(), task.priority.as_str(), lane.as_str());
+                Job(phase, true, *delay_ms, format!("{attempt} {queue} {priority} {lane}"), queue, priority, lane)
             }
-            JobChange::Drop { phase } => (phase.as_str(), false, "", 0, 0, ""),
+            JobChange::Drop { phase } => Job(phase, false, 0, String::new(), "", "", ""),
         })
         .collect();
-    let notices = if commit.notices.is_empty() { String::new() } else { serde_json::to_string(&commit.notices)? };
-    let (guard_phase, guard_fence, receipt) =
-        commit.guard.as_ref().map_or(("", 0, ""), |g| (g.phase.as_str(), g.fence, place_of(&g.receipt).1));
-    Ok(Header(
-        task.id.as_str(),
-        create,
-        if create { 0 } else { commit.version },
-        guard_phase,
-        guard_fence,
-        receipt,
-        task.state.as_str(),
-        task.state.is_final(),
-        task.priority.as_str(),
-        jobs,
-        task.updated_at.0,
-        notices,
-        &commit.deltas,
-        // 53 bits: what Lua's numbers hold exactly.
-        uuid::Uuid::new_v4().as_u128() as u64 >> 11,
-    ))
+    Kind(guard, task.state.as_str(), task.state.is_final(), phases, jobs, &commit.deltas)
+}
+
+/// What the event log is to say: when, how many lines, and the lines as a JSON list. Empty for nothing.
+fn told(commit: &Commit) -> std::result::Result<Vec<u8>, serde_json::Error> {
+    if commit.notices.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut told = format!("{} {} ", commit.task.updated_at.0, commit.notices.len()).into_bytes();
+    serde_json::to_writer(&mut told, &commit.notices)?;
+    Ok(told)
 }
 
 /// The partition and the entry of a receipt.
@@ -409,8 +423,13 @@ fn lease_arguments(lease: &Lease) -> [Vec<u8>; 4] {
         lease.task.as_str().into(),
         lease.phase.as_str().into(),
         lease.fence.to_string().into(),
-        lease.owner.as_str().into(),
+        owner(&lease.owner).into(),
     ]
+}
+
+/// An owner as a stored job holds it: without spaces.
+fn owner(name: &str) -> String {
+    name.replace(char::is_whitespace, "_")
 }
 
 fn slices(arguments: &[Vec<u8>]) -> Vec<&[u8]> {

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use redis::Cmd;
-use refile_core::{Outcome, Queue, TaskId};
+use refile_core::{Queue, TaskId};
 
-use super::replies::{self, Claimed, Outcomes};
-use super::{Place, RedisStore, event_log, lease_arguments, place_of, scripts, slices};
+use super::replies;
+use super::{Place, RedisStore, event_log, lease_arguments, owner, place_of, scripts, slices};
 use crate::envelope::{decode, encode};
 use crate::model::{
     Claim, ClaimRequest, Commit, Committed, Cursor, Filter, JobView, Lease, LeaseState, LoggedEvent, Page, Pause,
@@ -175,7 +175,7 @@ impl Store for RedisStore {
         let wakes = [self.wake_key("outcomes")];
         let deadline = Instant::now() + request.wait;
         loop {
-            let idle = self.idle_to_take_over(request.takeover).to_string();
+            let idle = self.idle_to_take_over(request.takeover);
             let (mut taken, mut is_broken) = (Vec::new(), false);
             let partitions = self.topology().partitions();
             let first = self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -184,10 +184,7 @@ impl Store for RedisStore {
                 if most == 0 {
                     break;
                 }
-                let most = most.to_string();
-                let arguments = [request.consumer.as_bytes(), most.as_bytes(), idle.as_bytes()];
-                let reply = self.run(partition, &scripts::TAKE, &arguments).await?;
-                let Outcomes { taken: some, broken } = replies::outcomes(reply, partition, decode::<Outcome>)?;
+                let (some, broken) = self.take_from(partition, &request.consumer, most, idle).await?;
                 self.set_aside(partition, &broken).await?;
                 is_broken |= !broken.is_empty();
                 taken.extend(some);
@@ -283,10 +280,19 @@ impl Store for RedisStore {
             let mut command = Cmd::new();
             command.arg("HGETALL").arg(self.key(partition, &format!("t:{task}")));
             let fields: Vec<(String, Vec<u8>)> = self.link.query("jobs", &command).await?;
-            for (field, packed) in fields {
-                if let Some(phase) = field.strip_prefix("j:") {
-                    jobs.extend(replies::job(phase, &packed)?);
+            for (field, stored) in fields {
+                let Some(phase) = field.strip_prefix("j:") else { continue };
+                let Some(mut job) = replies::job(phase, &String::from_utf8_lossy(&stored))? else { continue };
+                if job.place == crate::model::Place::Leased {
+                    let mut command = Cmd::new();
+                    let leases = self.key(partition, &format!("leases:{}", job.queue));
+                    command.arg("ZSCORE").arg(leases).arg(format!("{task}/{phase}"));
+                    let until: Option<f64> = self.link.query("jobs", &command).await?;
+                    if until.is_none() {
+                        job.place = crate::model::Place::Reported;
+                    }
                 }
+                jobs.push(job);
             }
         }
         jobs.sort_by(|a, b| a.phase.cmp(&b.phase));
@@ -466,10 +472,19 @@ impl RedisStore {
             }
             let partition = first.wrapping_add(n) % partitions;
             let limits = self.limits_argument(&request.limits).await?;
-            let mut arguments = vec![request.owner.as_bytes(), most.as_bytes(), lease.as_bytes(), limits.as_slice()];
+            let owner = owner(&request.owner);
+            let mut arguments = vec![owner.as_bytes(), most.as_bytes(), lease.as_bytes(), limits.as_slice()];
             arguments.extend(request.queues.iter().map(|q| q.as_str().as_bytes()));
             let reply = self.run(partition, &scripts::CLAIM, &arguments).await?;
-            let Claimed { jobs: some, broken, more: here } = replies::claims(reply, &request.owner)?;
+            let (jobs, here) = replies::leased(reply)?;
+            let records = self.records_in(partition, jobs.iter().map(|j| &j.task)).await?;
+            let (mut some, mut broken) = (Vec::with_capacity(jobs.len()), Vec::new());
+            for (job, (record, _)) in jobs.into_iter().zip(records) {
+                match job.with(record.as_deref(), &request.owner) {
+                    Ok(claim) => some.push(claim),
+                    Err(job) => broken.push(job),
+                }
+            }
             self.set_aside(partition, &broken).await?;
             is_broken |= !broken.is_empty();
             let (granted, over) = self.take_permits(some, &request.limits, request.lease).await?;
@@ -481,15 +496,87 @@ impl RedisStore {
         Ok(Attempt { claims, refused, is_broken })
     }
 
+    /// Takes outcomes of a partition for one coordinator: those that others left, where `idle` is more than 0, and new ones.
+    async fn take_from(
+        &self,
+        partition: u32,
+        consumer: &str,
+        most: usize,
+        idle: u64,
+    ) -> Result<(Vec<Taken>, Vec<replies::Broken>)> {
+        let key = self.key(partition, "outcomes");
+        let mut entries: Vec<replies::Entry> = Vec::new();
+        let mut cursor = "0-0".to_owned();
+        while idle > 0 && entries.len() < most {
+            // XAUTOCLAIM looks at no more than ten times COUNT, so its cursor is followed to the end.
+            let mut command = Cmd::new();
+            command.arg("XAUTOCLAIM").arg(&key).arg("c").arg(consumer).arg(idle).arg(&cursor);
+            command.arg("COUNT").arg(most - entries.len());
+            let (next, found, _gone): (String, Vec<replies::Entry>, Vec<String>) =
+                replies::read("take", self.on_outcomes(partition, &command).await?)?;
+            entries.extend(found);
+            cursor = next;
+            if cursor == "0-0" {
+                break;
+            }
+        }
+        if entries.len() < most {
+            let mut command = Cmd::new();
+            command.arg("XREADGROUP").arg("GROUP").arg("c").arg(consumer).arg("COUNT").arg(most - entries.len());
+            command.arg("STREAMS").arg(&key).arg(">");
+            entries.extend(replies::entries(self.on_outcomes(partition, &command).await?)?);
+        }
+        let (mut outgoing, mut broken) = (Vec::with_capacity(entries.len()), Vec::new());
+        for entry in entries {
+            match replies::outgoing(entry) {
+                Ok(outcome) => outgoing.push(outcome),
+                Err(entry) => broken.push(entry),
+            }
+        }
+        let records = self.records_in(partition, outgoing.iter().map(|o| &o.task)).await?;
+        let mut taken = Vec::with_capacity(outgoing.len());
+        for (outcome, (record, version)) in outgoing.into_iter().zip(records) {
+            match outcome.with(partition, record.as_deref(), version) {
+                Ok(outcome) => taken.push(outcome),
+                Err(outcome) => broken.push(outcome),
+            }
+        }
+        Ok((taken, broken))
+    }
+
+    /// Runs a command on the stream of outcomes, which is made again where a flush took it.
+    async fn on_outcomes(&self, partition: u32, command: &Cmd) -> Result<redis::Value> {
+        match self.link.query("take", command).await {
+            Err(StoreError::Engine { source, .. }) if source.to_string().contains("NOGROUP") => {
+                self.beat(partition).await?;
+                self.link.query("take", command).await
+            }
+            result => result,
+        }
+    }
+
+    /// Records and versions of tasks of one partition, not decoded. Beside the scripts: large values are slow in Lua.
+    async fn records_in(
+        &self,
+        partition: u32,
+        ids: impl Iterator<Item = &TaskId>,
+    ) -> Result<Vec<(Option<Vec<u8>>, u64)>> {
+        let mut pipe = redis::pipe();
+        for id in ids {
+            pipe.cmd("HMGET").arg(self.key(partition, &format!("t:{id}"))).arg("r").arg("v");
+        }
+        if pipe.is_empty() {
+            return Ok(Vec::new());
+        }
+        let found: Vec<(Option<Vec<u8>>, Option<u64>)> = self.link.query_pipe("records", &pipe).await?;
+        Ok(found.into_iter().map(|(record, version)| (record, version.unwrap_or(0))).collect())
+    }
+
     /// Records and versions, not decoded.
     async fn tasks_raw(&self, ids: &[TaskId]) -> Result<Vec<Option<(Vec<u8>, u64)>>> {
         self.routed(ids, Place::Home, |partition, ids| async move {
-            let mut pipe = redis::pipe();
-            for id in ids {
-                pipe.cmd("HMGET").arg(self.key(partition, &format!("t:{id}"))).arg("r").arg("v");
-            }
-            let found: Vec<(Option<Vec<u8>>, Option<u64>)> = self.link.query_pipe("tasks", &pipe).await?;
-            Ok(found.into_iter().map(|(record, version)| Some((record?, version.unwrap_or(0)))).collect())
+            let found = self.records_in(partition, ids.into_iter()).await?;
+            Ok(found.into_iter().map(|(record, version)| Some((record?, version))).collect())
         })
         .await
     }

@@ -20,12 +20,6 @@ pub(super) struct Broken {
     pub(super) reason: String,
 }
 
-/// What `take.lua` gave.
-pub(super) struct Outcomes {
-    pub(super) taken: Vec<Taken>,
-    pub(super) broken: Vec<Broken>,
-}
-
 fn odd(operation: &'static str, what: impl Into<crate::error::Cause>) -> StoreError {
     StoreError::Engine { operation, source: what.into() }
 }
@@ -45,112 +39,152 @@ pub(super) fn committed(what: &str) -> Result<Committed> {
     }
 }
 
-type ClaimRow = (String, String, String, u32, u64, u32, u64, Vec<u8>);
-
-/// What `claim.lua` gave.
-pub(super) struct Claimed {
-    pub(super) jobs: Vec<Claim>,
-    pub(super) broken: Vec<Broken>,
-    /// The queues that have more.
-    pub(super) more: Vec<String>,
+/// A job that `claim.lua` handed out; its record is read afterwards.
+pub(super) struct Leased {
+    pub(super) task: TaskId,
+    phase: String,
+    queue: Queue,
+    attempt: u32,
+    fence: u64,
+    deliveries: u32,
+    waited_ms: u64,
 }
 
-/// Reads claims; those whose records cannot be decoded are set apart.
-pub(super) fn claims(reply: Value, owner: &str) -> Result<Claimed> {
-    let (rows, more): (Vec<Value>, Vec<String>) = read("claim", reply)?;
-    let (mut claims, mut broken) = (Vec::with_capacity(rows.len()), Vec::new());
-    for row in rows {
-        let (task, phase, queue, attempt, fence, deliveries, waited_ms, record): ClaimRow = tuple("claim", row)?;
-        let queue = Queue::parse(&queue).ok_or_else(|| odd("claim", format!("unknown queue `{queue}`")))?;
-        match decode(&record) {
-            Ok(record) => {
-                let id = TaskId::try_from(task).map_err(|error| odd("claim", error))?;
+/// Reads what `claim.lua` gave: the jobs, and the queues that have more.
+pub(super) fn leased(reply: Value) -> Result<(Vec<Leased>, Vec<String>)> {
+    let (rows, more): (Vec<String>, Vec<String>) = read("claim", reply)?;
+    let jobs = rows.iter().map(|row| one_leased(row).ok_or_else(|| odd("claim", format!("cannot read `{row}`"))));
+    Ok((jobs.collect::<Result<_>>()?, more))
+}
+
+fn one_leased(row: &str) -> Option<Leased> {
+    let mut parts = row.splitn(7, ' ');
+    Some(Leased {
+        fence: parts.next()?.parse().ok()?,
+        deliveries: parts.next()?.parse().ok()?,
+        waited_ms: parts.next()?.parse().unwrap_or(0),
+        attempt: parts.next()?.parse().ok()?,
+        queue: Queue::parse(parts.next()?)?,
+        task: TaskId::parse(parts.next()?).ok()?,
+        phase: parts.next()?.to_owned(),
+    })
+}
+
+impl Leased {
+    /// With its record. One that cannot be decoded is set apart.
+    pub(super) fn with(self, record: Option<&[u8]>, owner: &str) -> std::result::Result<Claim, Broken> {
+        let Self { task: id, phase, queue, attempt, fence, deliveries, waited_ms } = self;
+        match decode(record.unwrap_or_default()) {
+            Ok(task) => {
                 let lease = Lease { task: id, phase, fence, owner: owner.to_owned() };
-                claims.push(Claim { lease, queue, attempt, deliveries, waited_ms, task: record });
+                Ok(Claim { lease, queue, attempt, deliveries, waited_ms, task })
             }
-            Err(error) => {
-                broken.push(Broken { kind: "job", id: fence.to_string(), task, phase, reason: error.to_string() });
-            }
-        }
-    }
-    Ok(Claimed { jobs: claims, broken, more })
-}
-
-/// Reads a tuple out of a nested reply.
-fn tuple<T: FromRedisValue>(operation: &'static str, row: Value) -> Result<T> {
-    T::from_redis_value(row).map_err(|error| odd(operation, error))
-}
-
-type OutcomeFields = (String, String, u64, u32, String, Vec<u8>);
-
-/// Reads outcomes; those that cannot be decoded are set apart.
-pub(super) fn outcomes(
-    reply: Value,
-    partition: u32,
-    payload: fn(&[u8]) -> std::result::Result<Outcome, DecodeError>,
-) -> Result<Outcomes> {
-    let rows: Vec<Value> = read("take", reply)?;
-    let mut outcomes = Outcomes { taken: Vec::with_capacity(rows.len()), broken: Vec::new() };
-    for row in rows {
-        let (id, fields, record, version): (String, Value, Vec<u8>, u64) = tuple("take", row)?;
-        let (task, phase, fence, attempt, kind, content): OutcomeFields = tuple("take", fields)?;
-        let task_id = TaskId::parse(&task).map_err(|error| odd("take", error))?;
-        let receipt = Receipt { task: task_id, id: format!("{partition}:{id}") };
-        if record.is_empty() {
-            let reason = "its task is not there".to_owned();
-            outcomes.broken.push(Broken { kind: "outcome", id, task, phase, reason });
-            continue;
-        }
-        match (happening(&kind, &content, payload), decode(&record)) {
-            (Ok(happening), Ok(record)) => outcomes.taken.push(Taken {
-                phase: phase.clone(),
-                attempt,
-                guard: Guard { phase, fence, receipt },
-                happening,
-                task: Versioned { task: record, version },
+            Err(error) => Err(Broken {
+                kind: "job",
+                id: fence.to_string(),
+                task: id.to_string(),
+                phase,
+                reason: error.to_string(),
             }),
-            (Err(error), _) | (_, Err(error)) => {
-                outcomes.broken.push(Broken { kind: "outcome", id, task, phase, reason: error.to_string() });
+        }
+    }
+}
+
+/// An entry of the outcomes' stream: its id, and its fields.
+pub(super) type Entry = (String, Vec<(String, Vec<u8>)>);
+
+/// What `XREADGROUP` gives of one stream.
+pub(super) fn entries(reply: Value) -> Result<Vec<Entry>> {
+    let streams: Option<Vec<(String, Vec<Entry>)>> = read("take", reply)?;
+    Ok(streams.unwrap_or_default().into_iter().flat_map(|(_, entries)| entries).collect())
+}
+
+/// A reported outcome; the record that it is about is read afterwards.
+pub(super) struct Outgoing {
+    entry: String,
+    pub(super) task: TaskId,
+    phase: String,
+    fence: u64,
+    attempt: u32,
+    payload: Vec<u8>,
+}
+
+/// Reads an entry. One that is none of an outcome is set apart.
+pub(super) fn outgoing((id, mut fields): Entry) -> std::result::Result<Outgoing, Broken> {
+    let read = |name: &str| {
+        let mut parts = name.split('/');
+        let task = TaskId::parse(parts.next()?).ok()?;
+        // A phase's name may hold what stands between the parts.
+        let (attempt, fence) = (parts.next_back()?.parse().ok()?, parts.next_back()?.parse().ok()?);
+        Some((task, parts.collect::<Vec<_>>().join("/"), fence, attempt))
+    };
+    let first = fields.pop().filter(|_| fields.is_empty());
+    match first.and_then(|(name, payload)| Some((read(&name)?, payload))) {
+        Some(((task, phase, fence, attempt), payload)) => {
+            Ok(Outgoing { entry: id, task, phase, fence, attempt, payload })
+        }
+        None => Err(Broken {
+            kind: "outcome",
+            id,
+            task: "unknown".to_owned(),
+            phase: String::new(),
+            reason: "the entry is not one of an outcome".to_owned(),
+        }),
+    }
+}
+
+impl Outgoing {
+    /// With its record and that one's version. One that cannot be decoded is set apart.
+    pub(super) fn with(
+        self,
+        partition: u32,
+        record: Option<&[u8]>,
+        version: u64,
+    ) -> std::result::Result<Taken, Broken> {
+        let reason = match (happening(&self.payload), record.map(decode)) {
+            (Ok(happening), Some(Ok(task))) => {
+                let receipt = Receipt { task: self.task, id: format!("{partition}:{}", self.entry) };
+                let guard = Guard { phase: self.phase.clone(), fence: self.fence, receipt };
+                let task = Versioned { task, version };
+                return Ok(Taken { phase: self.phase, attempt: self.attempt, guard, happening, task });
             }
-        }
-    }
-    Ok(outcomes)
-}
-
-fn happening(
-    kind: &str,
-    content: &[u8],
-    payload: fn(&[u8]) -> std::result::Result<Outcome, DecodeError>,
-) -> std::result::Result<Happening, DecodeError> {
-    match kind {
-        "poisoned" => {
-            let deliveries = std::str::from_utf8(content).ok().and_then(|text| text.parse().ok()).unwrap_or(u32::MAX);
-            Ok(Happening::Poisoned { deliveries })
-        }
-        _ => payload(content).map(|outcome| Happening::Outcome(Box::new(outcome))),
+            (Err(error), _) | (_, Some(Err(error))) => error.to_string(),
+            (_, None) => "its task is not there".to_owned(),
+        };
+        Err(Broken { kind: "outcome", id: self.entry, task: self.task.to_string(), phase: self.phase, reason })
     }
 }
 
-/// A job as `prelude.lua` describes it.
-#[derive(Deserialize)]
-struct Packed(String, String, String, u32, u64, u32, String, String, u64, String);
+fn happening(payload: &[u8]) -> std::result::Result<Happening, DecodeError> {
+    match payload.strip_prefix(b"!") {
+        Some(deliveries) => {
+            let deliveries = std::str::from_utf8(deliveries).ok().and_then(|text| text.parse().ok());
+            Ok(Happening::Poisoned { deliveries: deliveries.unwrap_or(u32::MAX) })
+        }
+        None => decode::<Outcome>(payload).map(|outcome| Happening::Outcome(Box::new(outcome))),
+    }
+}
 
-/// Reads a job; `None` where only its fence is kept.
-pub(super) fn job(phase: &str, packed: &[u8]) -> Result<Option<JobView>> {
-    let Packed(place, queue, priority, attempt, fence, deliveries, owner, _entry, _since, _lane) =
-        rmp_serde::from_slice(packed).map_err(|error| odd("jobs", error))?;
-    let place = match place.as_str() {
-        "q" => Place::Queued,
-        "d" => Place::Delayed,
-        "l" => Place::Leased,
-        "r" => Place::Reported,
-        "x" => Place::Quarantined,
-        _ => return Ok(None),
+/// A stored job as `prelude.lua` describes it. `None` where only its fence is kept; a leased one may have been reported.
+pub(super) fn job(phase: &str, stored: &str) -> Result<Option<JobView>> {
+    let mut parts = stored.splitn(8, ' ');
+    let mut next = || parts.next().unwrap_or_default();
+    let (fence, place, who, deliveries) = (next().parse(), next(), next(), next().parse());
+    let (attempt, queue, priority) = (next().parse(), Queue::parse(next()), Priority::parse(next()));
+    let (place, owner) = match place {
+        "q" => (Place::Queued, None),
+        "d" => (Place::Delayed, None),
+        "l" => (Place::Leased, Some(who.to_owned())),
+        "r" => (Place::Reported, None),
+        "x" => (Place::Quarantined, None),
+        "n" => return Ok(None),
+        _ => return Err(odd("jobs", format!("cannot read `{stored}`"))),
     };
-    let (Some(queue), Some(priority)) = (Queue::parse(&queue), Priority::parse(&priority)) else {
-        return Err(odd("jobs", format!("unknown queue `{queue}` or priority `{priority}`")));
+    let (Ok(fence), Ok(deliveries), Ok(attempt), Some(queue), Some(priority)) =
+        (fence, deliveries, attempt, queue, priority)
+    else {
+        return Err(odd("jobs", format!("cannot read `{stored}`")));
     };
-    let owner = Some(owner).filter(|o| !o.is_empty());
     Ok(Some(JobView { phase: phase.to_owned(), place, queue, priority, attempt, fence, deliveries, owner }))
 }
 
@@ -158,7 +192,7 @@ type StatsRow = (Vec<(String, i64)>, Vec<(String, i64)>, Vec<(String, u64, i64)>
 
 pub(super) fn stats(reply: Value) -> Result<Stats> {
     let (counts, depth, queues, delayed, outcomes, quarantined, oldest_escalation, workers): StatsRow =
-        tuple("stats", reply)?;
+        read("stats", reply)?;
     let mut stats = Stats {
         counts: counts.into_iter().filter(|(key, n)| *n != 0 && is_known_count(key)).collect(),
         delayed,

@@ -29,7 +29,6 @@ script!(CLAIM, "claim");
 script!(EXTEND, "extend");
 script!(REPORT, "report");
 script!(RELEASE, "release");
-script!(TAKE, "take");
 script!(COMMIT, "commit");
 script!(DISCARD, "discard");
 script!(PROMOTE, "promote");

@@ -129,11 +129,10 @@ impl Harness for RedisHarness {
         let (key, mut conn) = (format!("{PREFIX}:outcomes"), self.connect());
         let entries: Vec<(String, Vec<Value>)> =
             redis::cmd("XRANGE").arg(&key).arg("-").arg("+").query(&mut conn).unwrap();
-        let name = Value::BulkString(task.as_str().as_bytes().to_vec());
-        let (id, mut fields) = entries.into_iter().find(|(_, fields)| fields.contains(&name)).unwrap();
-        let field = Value::BulkString(b"o".to_vec());
-        let at = fields.iter().step_by(2).position(|f| *f == field).unwrap();
-        fields[2 * at + 1] = Value::BulkString(vec![1, 0xc1]);
+        let name = format!("{task}/");
+        let is_of_task = |field: &Value| matches!(field, Value::BulkString(text) if text.starts_with(name.as_bytes()));
+        let (id, mut fields) = entries.into_iter().find(|(_, fields)| is_of_task(&fields[0])).unwrap();
+        fields[1] = Value::BulkString(vec![1, 0xc1]);
         let mut copy = redis::cmd("XADD");
         copy.arg(&key).arg("*");
         for field in fields {

@@ -2,7 +2,7 @@
 --
 -- ARGV   owner, most jobs, lease in ms, limits (MessagePack, or the empty string for none), then the queues in order
 --        limits: room by name, room of a repository that is not named (or -1), provider by agent or reviewer
--- Result {a list of {task, phase, queue, attempt, fence, deliveries, waited ms, record}, the queues that have more}
+-- Result {a list of `fence deliveries waited-ms attempt queue task phase`, the queues that have more}
 --
 -- Of sixteen jobs that are claimed from a queue, twelve are of high priority, three of normal and one of low, where all
 -- have ready jobs; what one does not use goes to the others, the higher first. Within a priority the lanes take turns.
@@ -10,14 +10,15 @@
 local owner, most, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local limits = ARGV[4] ~= '' and cmsgpack.unpack(ARGV[4])
 local claimed = {}
+local till = string.format('%d', now + lease)
 
 local function is_paused(queue)
   local pause = redis.call('HGET', P .. 'pauses', 'queue:' .. queue)
   if not pause then
     return false
   end
-  local till = cjson.decode(pause)['until']
-  return till == cjson.null or till > now
+  local ends = cjson.decode(pause)['until']
+  return ends == cjson.null or ends > now
 end
 
 -- The names whose limits a lane's jobs count against.
@@ -78,8 +79,8 @@ local function next_lane(ring)
       local page = redis.call('ZRANGE', P .. 'ring:' .. ring.name, ring.loaded, ring.loaded + 99)
       for _, name in ipairs(page) do
         ring.waiting[#ring.waiting + 1] = {
-          name = name, key = lane_stream(ring.queue, ring.priority, name), names = limits and limited_names(name) or {},
-          entries = {}, next = 1, from = '-', taken = {},
+          name = name, key = P .. 'q:' .. ring.name .. ':' .. name, names = limits and limited_names(name) or {},
+          entries = {}, next = 1, from = '-', given = 0,
         }
       end
       ring.loaded = #page > 0 and ring.loaded + #page or ring.size
@@ -100,34 +101,34 @@ local function next_lane(ring)
 end
 
 local function claim(ring, lane, entry)
-  local task, phase = entry[2][2], entry[2][4]
-  local hash = P .. 't:' .. task
-  local stored = redis.call('HMGET', hash, 'j:' .. phase, 'r')
-  local job, is_damaged = read_job(stored[1])
-  if #lane.taken == 0 then
+  local task, phase = entry[2][1], entry[2][2]
+  if lane.given == 0 then
     ring.touched[#ring.touched + 1] = lane
   end
-  lane.taken[#lane.taken + 1] = entry[1]
+  lane.given, lane.last = lane.given + 1, entry[1]
   lane.next, ring.head, ring.given = lane.next + 1, ring.head + 1, ring.given + 1
   lane.turn = ring.given
   ring.again[#ring.again + 1] = lane
-  if is_damaged then
-    set_job_aside(task, phase, 'where the job is cannot be read')
+  local hash, field = P .. 't:' .. task, 'j:' .. phase
+  local stored = redis.call('HGET', hash, field)
+  local fence, place, who, deliveries, rest
+  if stored then
+    fence, place, who, deliveries, rest = read_job(stored)
+    if not fence then
+      set_job_aside(task, phase, 'where the job is cannot be read')
+    end
   end
-  if not (job and job[PLACE] == 'q' and job[ENTRY] == entry[1]) then
+  if not (place == 'q' and who == entry[1]) then
     return false
   end
   for _, name in ipairs(lane.names) do
     limits[1][name] = limits[1][name] - 1
   end
-  add('depth', ring.name, -1)
-  job[PLACE], job[OWNER], job[ENTRY] = 'l', owner, ''
-  job[FENCE], job[DELIVERIES] = job[FENCE] + 1, job[DELIVERIES] + 1
-  redis.call('HSET', hash, 'j:' .. phase, cmsgpack.pack(job))
-  score('leases:' .. ring.queue, task .. '/' .. phase, now + lease)
-  claimed[#claimed + 1] = {
-    task, phase, ring.queue, job[ATTEMPT], job[FENCE], job[DELIVERIES], now - job[SINCE], stored[2] or ''
-  }
+  fence, deliveries = fence + 1, deliveries + 1
+  redis.call('HSET', hash, field, fence .. ' l ' .. owner .. ' ' .. deliveries .. ' ' .. rest)
+  score('leases:' .. ring.queue, task .. '/' .. phase, till)
+  claimed[#claimed + 1] = fence .. ' ' .. deliveries .. ' ' .. (now - string.match(who, '^%d+')) .. ' '
+    .. string.match(rest, '^%d+') .. ' ' .. ring.queue .. ' ' .. task .. ' ' .. phase
   return true
 end
 
@@ -138,7 +139,9 @@ local function close_ring(ring)
   end
   local turn = redis.call('HINCRBY', P .. 'turns', ring.name, ring.given) - ring.given
   for _, lane in ipairs(ring.touched) do
-    call_with_all('XDEL', lane.key, nil, lane.taken)
+    -- Jobs leave from the head of the stream: what is older than the next one is gone.
+    local ms, number = string.match(lane.last, '^(%d+)-(%d+)$')
+    redis.call('XTRIM', lane.key, 'MINID', ms .. '-' .. string.format('%.0f', number + 1))
     if redis.call('XLEN', lane.key) == 0 then
       redis.call('DEL', lane.key)
       redis.call('ZREM', P .. 'ring:' .. ring.name, lane.name)
@@ -175,6 +178,7 @@ for i = 5, #ARGV do
           found = true
           if claim(rings[priority], lane, entry) then
             made = made + 1
+            add('depth', rings[priority].name, -1)
           end
           break
         end

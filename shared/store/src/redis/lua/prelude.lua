@@ -10,27 +10,31 @@
 --   turns                hash: <queue>:<priority> the last turn given; <queue> how many jobs were claimed
 --   leases:<queue>       sorted set of <task>/<phase> by the time at which the lease runs out
 --   delayed              sorted set of <task>/<phase> by the time at which the job is due
---   outcomes             stream of outcomes: t, p, f fence, a attempt, k kind, o payload. Group `c`; consumers are coordinators
+--   outcomes             stream of outcomes: <task>/<phase>/<fence>/<attempt> -> payload, or `!<deliveries>` for a job that
+--                        was given up. Group `c`; consumers are coordinators
 --   idx:<state>          sorted set of tasks by sequence number
 --   seq                  the last sequence number
 --   escalated            sorted set of escalated tasks by the time at which their records last changed
 --   counts, depth        hashes: counters and gauges; ready jobs by <queue>:<priority>
---   events               stream: the event log: t, at, e a JSON list of notices
+--   events, events:lines stream: the event log, an entry for each call: n how many lines, then <task> <at> -> JSON list
+--                        of notices; and how many lines there are
 --   pauses, quarantine   hashes
 --   meta                 hash: epoch, schema, beat, generation (how often partitions were added), partitions
 -- Of the first partition only:
 --   workers, workers:seen  hash and sorted set of processes
 --   permits, held        sorted set of <name> RS <lease> by the time at which it runs out; hash of how many by name
 --
--- A job is an array: place, queue, priority, attempt, fence, deliveries, owner, entry, since, lane.
--- Places: q queued, d delayed, l leased, r reported, x quarantined, n none (only the fence is kept).
+-- A job is a text: fence, place, who, deliveries, attempt, queue, priority, lane; the lane is the rest and may hold spaces.
+-- Places: q queued (who is the entry), l leased or reported (who is the owner; reported when it is not in `leases`),
+-- d delayed, r given up, x quarantined, n none (only the fence is kept).
 -- A claimed job has left its stream: the lease in its own record is the claim, since only a script can check its owner
 -- and its fence. A lane is what has to share turns: repository, workflow, agent or reviewer, joined by US.
+-- Lua is slow at what it does much of: texts that a pattern reads are quicker here than packed arrays, and large values
+-- stay out of the scripts where they can.
 
 local P = KEYS[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local PLACE, QUEUE, PRIORITY, ATTEMPT, FENCE, DELIVERIES, OWNER, ENTRY, SINCE, LANE = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local PRIORITIES = {'high', 'normal', 'low'}
 local QUEUES = {'code', 'review', 'land'}
 
@@ -100,70 +104,71 @@ local function flush()
   sums, scores, entries = {}, {}, {}
 end
 
--- Reads a stored job; nothing where there is none. The second value tells that there is one that cannot be read.
-local function read_job(packed)
-  if not packed then
-    return nil, false
-  end
-  local read, job = pcall(cmsgpack.unpack, packed)
-  if read and type(job) == 'table' and #job == LANE then
-    return job, false
-  end
-  return nil, true
+-- Reads a stored job: fence, place, who, deliveries, rest; nothing where it cannot be read.
+local function read_job(stored)
+  return string.match(stored, '^(%d+) (%l) (%S+) (%d+) (%d+ %l+ %l+ .*)$')
+end
+
+-- Reads the rest of a job: attempt, queue, priority, lane.
+local function read_rest(rest)
+  return string.match(rest, '^(%d+) (%l+) (%l+) (.*)$')
 end
 
 local function get_job(task, phase)
-  return read_job(redis.call('HGET', P .. 't:' .. task, 'j:' .. phase))
+  return redis.call('HGET', P .. 't:' .. task, 'j:' .. phase)
 end
 
-local function put_job(task, phase, job)
-  redis.call('HSET', P .. 't:' .. task, 'j:' .. phase, cmsgpack.pack(job))
-end
-
-local function lane_stream(queue, priority, lane)
-  return P .. 'q:' .. queue .. ':' .. priority .. ':' .. lane
+local function put_job(task, phase, fence, place, who, deliveries, rest)
+  local job = fence .. ' ' .. place .. ' ' .. who .. ' ' .. deliveries .. ' ' .. rest
+  redis.call('HSET', P .. 't:' .. task, 'j:' .. phase, job)
 end
 
 -- The lanes that this call has seen in their rings.
 local ringed = {}
 
--- Puts a job, wherever it was, into its queue. The caller stores it.
-local function make_ready(task, phase, job)
-  local queue, priority, lane = job[QUEUE], job[PRIORITY], job[LANE]
-  local key = lane_stream(queue, priority, lane)
-  job[PLACE], job[OWNER], job[SINCE] = 'q', '', now
-  job[ENTRY] = redis.call('XADD', key, '*', 't', task, 'p', phase)
+-- Puts a job into its queue and gives its entry. The caller stores it.
+local function enqueue(task, phase, queue, priority, lane)
+  local line = queue .. ':' .. priority
+  local key = P .. 'q:' .. line .. ':' .. lane
+  local entry = redis.call('XADD', key, '*', task, phase)
   if not ringed[key] then
     ringed[key] = true
-    local ring = queue .. ':' .. priority
-    if not redis.call('ZSCORE', P .. 'ring:' .. ring, lane) then
-      redis.call('ZADD', P .. 'ring:' .. ring, redis.call('HINCRBY', P .. 'turns', ring, 1), lane)
+    if not redis.call('ZSCORE', P .. 'ring:' .. line, lane) then
+      redis.call('ZADD', P .. 'ring:' .. line, redis.call('HINCRBY', P .. 'turns', line, 1), lane)
     end
   end
-  add('depth', queue .. ':' .. priority, 1)
+  add('depth', line, 1)
+  return entry
 end
 
--- Takes a job out of wherever it is. The caller gives it its new place and stores it.
-local function take_out(task, phase, job)
-  local place = job[PLACE]
+-- Puts a job, wherever it was, into its queue, and stores it. Gives the queue.
+local function make_ready(task, phase, fence, deliveries, rest)
+  local _, queue, priority, lane = read_rest(rest)
+  put_job(task, phase, fence, 'q', enqueue(task, phase, queue, priority, lane), deliveries, rest)
+  return queue
+end
+
+-- Takes a job out of wherever it is. The caller stores it anew.
+local function take_out(task, phase, place, who, rest)
   if place == 'q' then
-    local queue, priority, lane = job[QUEUE], job[PRIORITY], job[LANE]
-    local key = lane_stream(queue, priority, lane)
-    add('depth', queue .. ':' .. priority, -1)
-    redis.call('XDEL', key, job[ENTRY])
+    local _, queue, priority, lane = read_rest(rest)
+    local line = queue .. ':' .. priority
+    local key = P .. 'q:' .. line .. ':' .. lane
+    add('depth', line, -1)
+    redis.call('XDEL', key, who)
     if redis.call('XLEN', key) == 0 then
       redis.call('DEL', key)
-      redis.call('ZREM', P .. 'ring:' .. queue .. ':' .. priority, lane)
+      redis.call('ZREM', P .. 'ring:' .. line, lane)
       ringed[key] = nil
     end
   elseif place == 'd' then
     score('delayed', task .. '/' .. phase, false)
   elseif place == 'l' then
-    score('leases:' .. job[QUEUE], task .. '/' .. phase, false)
+    local _, queue = read_rest(rest)
+    score('leases:' .. queue, task .. '/' .. phase, false)
   elseif place == 'x' then
     redis.call('HDEL', P .. 'quarantine', 'job:' .. task .. '/' .. phase)
   end
-  job[PLACE], job[OWNER], job[ENTRY] = 'n', '', ''
 end
 
 -- Acknowledges an outcome at the end.
@@ -196,10 +201,6 @@ local function set_job_aside(task, phase, reason)
   local aside = {task = task, phase = phase, what = 'job', reason = reason}
   redis.call('HSET', P .. 'quarantine', 'job:' .. task .. '/' .. phase, cjson.encode(aside))
   count('quarantined_total', 1)
-end
-
-local function holds(job, fence, owner)
-  return job and job[PLACE] == 'l' and job[FENCE] == fence and job[OWNER] == owner
 end
 
 local function is_here(task)

@@ -6,14 +6,13 @@
 local moved, queues, is_woken = 0, {}, {}
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'LIMIT', 0, ARGV[1])) do
   local task, phase = split(member)
-  local job = get_job(task, phase)
-  if job and job[PLACE] == 'd' then
-    make_ready(task, phase, job)
-    put_job(task, phase, job)
+  local fence, place, _, deliveries, rest = read_job(get_job(task, phase) or '')
+  if place == 'd' then
+    local queue = make_ready(task, phase, fence, deliveries, rest)
     moved = moved + 1
-    if not is_woken[job[QUEUE]] then
-      is_woken[job[QUEUE]] = true
-      queues[#queues + 1] = job[QUEUE]
+    if not is_woken[queue] then
+      is_woken[queue] = true
+      queues[#queues + 1] = queue
     end
   end
   score('delayed', member, false)

@@ -7,12 +7,11 @@ local set_aside = 0
 for i = 1, #ARGV, 5 do
   local kind, id, task, phase, reason = unpack(ARGV, i, i + 4)
   if kind == 'job' then
-    local job = get_job(task, phase)
-    if job and job[PLACE] == 'l' and job[FENCE] == tonumber(id) then
-      take_out(task, phase, job)
+    local fence, place, who, deliveries, rest = read_job(get_job(task, phase) or '')
+    if place == 'l' and fence == id then
+      take_out(task, phase, place, who, rest)
       -- The delivery does not count: nobody could work on it.
-      job[PLACE], job[DELIVERIES] = 'x', job[DELIVERIES] - 1
-      put_job(task, phase, job)
+      put_job(task, phase, fence, 'x', '-', deliveries - 1, rest)
       set_job_aside(task, phase, reason)
       set_aside = set_aside + 1
     end

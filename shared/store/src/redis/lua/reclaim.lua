@@ -1,29 +1,30 @@
 -- Puts jobs whose leases ran out back into their queues, or gives them up.
 --
 -- ARGV   most deliveries, most jobs
--- Result {redelivered, poisoned, ms until the next lease runs out or -1, the queues that got jobs}
+-- Result {redelivered, given up, ms until the next lease runs out or -1, the queues that got jobs}
 
 local most_deliveries, most = tonumber(ARGV[1]), tonumber(ARGV[2])
-local redelivered, poisoned, soonest, queues = 0, 0, -1, {}
+local redelivered, given_up, soonest, queues = 0, 0, -1, {}
 for _, queue in ipairs(QUEUES) do
   local leases, is_woken = 'leases:' .. queue, false
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', P .. leases, '-inf', now, 'LIMIT', 0, most)) do
     local task, phase = split(member)
-    local job, is_damaged = get_job(task, phase)
-    if job and job[PLACE] == 'l' then
-      job[FENCE] = job[FENCE] + 1
-      if job[DELIVERIES] > most_deliveries then
-        redis.call('XADD', P .. 'outcomes', '*', 't', task, 'p', phase, 'f', job[FENCE], 'a', job[ATTEMPT], 'k', 'poisoned', 'o', job[DELIVERIES])
-        job[PLACE], job[OWNER] = 'r', ''
-        poisoned = poisoned + 1
+    local stored = get_job(task, phase)
+    local fence, place, _, deliveries, rest = read_job(stored or '')
+    if place == 'l' then
+      fence = fence + 1
+      if tonumber(deliveries) > most_deliveries then
+        local name = task .. '/' .. phase .. '/' .. fence .. '/' .. string.match(rest, '^%d+')
+        redis.call('XADD', P .. 'outcomes', '*', name, '!' .. deliveries)
+        put_job(task, phase, fence, 'r', '-', deliveries, rest)
+        given_up = given_up + 1
       else
-        make_ready(task, phase, job)
+        make_ready(task, phase, fence, deliveries, rest)
         redelivered = redelivered + 1
         is_woken = true
       end
-      put_job(task, phase, job)
       count('leases_expired_total\31' .. queue, 1)
-    elseif is_damaged then
+    elseif stored and not place then
       set_job_aside(task, phase, 'where the job is cannot be read')
     end
     score(leases, member, false)
@@ -39,4 +40,4 @@ for _, queue in ipairs(QUEUES) do
     soonest = next
   end
 end
-return {redelivered, poisoned, soonest, queues}
+return {redelivered, given_up, soonest, queues}

@@ -6,15 +6,18 @@
 local results = {}
 for i = 1, #ARGV, 4 do
   local task, phase = ARGV[i], ARGV[i + 1]
-  local job, is_damaged = get_job(task, phase)
+  local stored = get_job(task, phase)
   local result = 0
-  if holds(job, tonumber(ARGV[i + 2]), ARGV[i + 3]) then
-    job[FENCE], job[DELIVERIES] = job[FENCE] + 1, job[DELIVERIES] - 1
-    take_out(task, phase, job)
-    make_ready(task, phase, job)
-    put_job(task, phase, job)
-    result = 1
-  elseif not job and not is_damaged and not is_here(task) then
+  if stored then
+    local fence, place, owner, deliveries, rest = read_job(stored)
+    if place == 'l' and fence == ARGV[i + 2] and owner == ARGV[i + 3] then
+      local _, queue = read_rest(rest)
+      if redis.call('ZREM', P .. 'leases:' .. queue, task .. '/' .. phase) == 1 then
+        make_ready(task, phase, fence + 1, deliveries - 1, rest)
+        result = 1
+      end
+    end
+  elseif not is_here(task) then
     result = 3
   end
   results[#results + 1] = result

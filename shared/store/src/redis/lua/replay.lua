@@ -10,11 +10,9 @@ end
 local woken = 'outcomes'
 local aside = cjson.decode(kept)
 if aside.what == 'job' then
-  local job = get_job(aside.task, aside.phase)
-  if job and job[PLACE] == 'x' then
-    make_ready(aside.task, aside.phase, job)
-    put_job(aside.task, aside.phase, job)
-    woken = job[QUEUE]
+  local fence, place, _, deliveries, rest = read_job(get_job(aside.task, aside.phase) or '')
+  if place == 'x' then
+    woken = make_ready(aside.task, aside.phase, fence, deliveries, rest)
   end
 else
   local fields = {}

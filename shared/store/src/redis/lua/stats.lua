@@ -10,7 +10,7 @@ local function oldest_ready(queue)
   local oldest
   for _, priority in ipairs(PRIORITIES) do
     for _, lane in ipairs(redis.call('ZRANGE', P .. 'ring:' .. queue .. ':' .. priority, 0, 99)) do
-      local first = redis.call('XRANGE', lane_stream(queue, priority, lane), '-', '+', 'COUNT', 1)[1]
+      local first = redis.call('XRANGE', P .. 'q:' .. queue .. ':' .. priority .. ':' .. lane, '-', '+', 'COUNT', 1)[1]
       local since = first and tonumber(string.match(first[1], '^(%d+)'))
       if since then
         oldest = math.min(oldest or since, since)
