@@ -8,7 +8,7 @@
 //! - `scripts`: the scripts by name
 //! - `setup`: what a server must be like before it is used
 //! - `replies`: from the scripts' replies to the model
-//! - [`bench`]: what a benchmark needs of a server
+//! - [`mod@bench`]: what a benchmark needs of a server
 
 pub mod bench;
 mod connection;
