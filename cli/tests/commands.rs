@@ -298,6 +298,7 @@ fn every_command_says_what_it_does() {
         (&["escalation", "reject"], "Turn the task down"),
         (&["verdict", "parse"], "verdict that a reply holds"),
         (&["config", "show"], "where it comes from"),
+        (&["bench"], "how fast the queue is"),
     ];
     for (command, what) in says {
         let help = place.ok(&[command, &["--help"]].concat());

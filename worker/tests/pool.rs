@@ -210,3 +210,29 @@ async fn a_lone_job_is_handed_in_while_others_go_on() {
     assert_eq!(taken(&store, 2).await.len(), 2);
     running.await.unwrap();
 }
+
+#[tokio::test]
+async fn a_report_that_the_store_cannot_take_does_not_fail_its_neighbours() {
+    const JOBS: usize = 10;
+    let place = Place::new();
+    let (store, calls) = counted(&place);
+    for n in 0..JOBS {
+        add(&store, &place, &format!("t{n}")).await;
+    }
+    // The database itself refuses one outcome, and with it the whole call that it is in.
+    let file = rusqlite::Connection::open(place.root.path().join("fleet.db")).unwrap();
+    let refuse =
+        "CREATE TRIGGER no BEFORE INSERT ON outcomes WHEN NEW.task = 't5' BEGIN SELECT RAISE(ABORT, 'no'); END";
+    file.execute_batch(refuse).unwrap();
+    let shutdown = CancellationToken::new();
+    let agent = Arc::new(Together(Barrier::new(JOBS)));
+    let pool = pool_of(&store, agent, JOBS);
+    let running = tokio::spawn(pool::run(pool, shutdown.clone()));
+    let taken = taken(&store, JOBS - 1).await;
+    let tasks: BTreeSet<&str> = taken.iter().map(|t| t.guard.receipt.task.as_str()).collect();
+    assert_eq!(tasks, BTreeSet::from(["t0", "t1", "t2", "t3", "t4", "t6", "t7", "t8", "t9"]));
+    // What was refused is not tried for ever: the worker has nothing left to do.
+    shutdown.cancel();
+    running.await.unwrap();
+    assert!(calls.load(Ordering::SeqCst) <= 1 + JOBS, "{calls:?} calls");
+}

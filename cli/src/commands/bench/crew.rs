@@ -21,7 +21,7 @@ const SILENCE: Duration = Duration::from_mins(2);
 /// How a member is told.
 enum Ear {
     /// Through the standard input of its process; a line each.
-    Process { stdin: ChildStdin, _child: Child },
+    Process(Box<(ChildStdin, Child)>),
     /// In this process.
     Here(mpsc::UnboundedSender<Told>),
 }
@@ -107,7 +107,7 @@ impl Crew {
                 let _ = say.send((number, Said::Failed(format!("the process of {kind:?} ended"))));
             }
         });
-        Ok(Ear::Process { stdin, _child: child })
+        Ok(Ear::Process(Box::new((stdin, child))))
     }
 
     /// Lets everybody go, the submitter last; waits until these are done.
@@ -153,9 +153,10 @@ impl Crew {
             }
         }
         for (_, ear) in self.members.drain(..) {
-            if let Ear::Process { stdin, mut _child } = ear {
+            if let Ear::Process(process) = ear {
+                let (stdin, mut child) = *process;
                 drop(stdin);
-                _child.wait().await?;
+                child.wait().await?;
             }
         }
         // A shared store is closed when the last member has let it go.
@@ -179,7 +180,7 @@ impl Crew {
 async fn tell(ear: &mut Ear, what: Told) -> anyhow::Result<()> {
     match ear {
         // Where it has ended, that is what is heard next.
-        Ear::Process { stdin, .. } => drop(stdin.write_all(child::line(&what)?.as_bytes()).await),
+        Ear::Process(process) => drop(process.0.write_all(child::line(&what)?.as_bytes()).await),
         Ear::Here(tell) => drop(tell.send(what)),
     }
     Ok(())

@@ -13,7 +13,7 @@ use super::{Plan, progress, require_all_accepted};
 #[derive(Debug, Clone, Copy, Default)]
 struct Room {
     memory: (f64, f64),
-    aof: Option<(f64, f64)>,
+    aof: (Option<f64>, Option<f64>),
 }
 
 /// Runs all of it, and leaves nothing on the server.
@@ -66,10 +66,8 @@ async fn room(plan: &Plan, server: &mut Server) -> anyhow::Result<Room> {
         // A rewrite in between makes the file smaller: then nothing can be said.
         (before.aof.map(|(_, at_start)| at_start) == Some(rewritten)).then_some(size)
     };
-    let aof = match (aof(&before), aof(&open_tasks), aof(&finished)) {
-        (Some(before), Some(open), Some(finished)) => Some((grown(before, open), grown(before, finished))),
-        _ => None,
-    };
+    let appended = |to: &Sample| Some(grown(aof(&before)?, aof(to)?));
+    let aof = (appended(&open_tasks), appended(&finished));
     Ok(Room { memory: (grown(before.memory, open_tasks.memory), grown(before.memory, finished.memory)), aof })
 }
 
@@ -95,8 +93,8 @@ async fn life(plan: &Plan, server: &mut Server, room: Room) -> anyhow::Result<Re
         inner_commands_per_task: per_task(before.processed, after.processed),
         memory_bytes_per_open_task: room.memory.0,
         memory_bytes_per_finished_task: room.memory.1,
-        aof_bytes_per_open_task: room.aof.map(|a| a.0),
-        aof_bytes_per_finished_task: room.aof.map(|a| a.1),
+        aof_bytes_per_open_task: room.aof.0,
+        aof_bytes_per_finished_task: room.aof.1,
     });
     Ok(report)
 }

@@ -14,7 +14,7 @@
 //! - `permits`: what keeps jobs under the limits
 //! - `event_log`: the event logs of the partitions as one
 //! - `replies`: from the scripts' replies to the model
-//! - [`bench`]: what a benchmark needs of a server
+//! - [`mod@bench`]: what a benchmark needs of a server
 
 pub mod bench;
 mod connection;
