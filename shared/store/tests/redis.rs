@@ -48,7 +48,7 @@ async fn a_damaged_job_does_not_keep_others_from_being_reclaimed() {
     let store = harness.store().await;
     add(&store, &["a", "b"]).await;
     assert_eq!(claim(&store, "w", 2, Duration::ZERO).await.len(), 2);
-    let damage = redis::cmd("HSET").arg("refile:{0}:t:a").arg("j:change").arg("xx").to_owned();
+    let damage = redis::cmd("HSET").arg("refile:{0}:jobs").arg("a/change").arg("xx").to_owned();
     let _: () = damage.query(&mut harness.connect()).unwrap();
     assert_eq!(store.reclaim(5, 10).await.unwrap().redelivered, 1);
     assert_eq!(job(&store, "b").await.place, Place::Queued);

@@ -70,11 +70,12 @@ impl RedisStore {
             if here.is_empty() {
                 continue;
             }
-            let mut pipe = redis::pipe();
+            let mut command = Cmd::new();
+            command.arg("HMGET").arg(self.key(partition, "records"));
             for i in &here {
-                pipe.add_command(Cmd::hget(self.key(partition, &format!("t:{}", rows[*i].id)), "r"));
+                command.arg(&rows[*i].id);
             }
-            let found: Vec<Option<Vec<u8>>> = self.link.query_pipe("list", &pipe).await?;
+            let found: Vec<Option<Vec<u8>>> = self.link.query("list", &command).await?;
             for (i, record) in here.into_iter().zip(found) {
                 records[i] = record;
             }

@@ -81,6 +81,7 @@ struct Kind<'a>(
     Vec<&'a str>,        // phases to look at
     Vec<Job<'a>>,        // jobs
     &'a [(String, i64)], // deltas
+    String,              // phases joined by US
 );
 
 /// What happens to a phase's job: phase, put, delay ms, rest of the stored job, queue, priority, lane.
@@ -398,7 +399,8 @@ fn kind(commit: &Commit) -> Kind<'_> {
             JobChange::Drop { phase } => Job(phase, false, 0, String::new(), "", "", ""),
         })
         .collect();
-    Kind(guard, task.state.as_str(), task.state.is_final(), phases, jobs, &commit.deltas)
+    let all = task.phases.iter().map(|p| p.name.as_str()).collect::<Vec<_>>().join("\u{1f}");
+    Kind(guard, task.state.as_str(), task.state.is_final(), phases, jobs, &commit.deltas, all)
 }
 
 /// What the event log is to say: when, how many lines, and the lines as a JSON list. Empty for nothing.

@@ -277,22 +277,20 @@ impl Store for RedisStore {
     async fn jobs(&self, task: &TaskId) -> Result<Vec<JobView>> {
         let mut jobs = Vec::new();
         for partition in self.topology().homes(task) {
+            let head: Option<String> =
+                self.link.query("jobs", &Cmd::hget(self.key(partition, "heads"), task.as_str())).await?;
+            let Some(head) = head else { continue };
+            let phases: Vec<&str> = head.splitn(5, ' ').nth(4).unwrap_or_default().split('\u{1f}').collect();
             let mut command = Cmd::new();
-            command.arg("HGETALL").arg(self.key(partition, &format!("t:{task}")));
-            let fields: Vec<(String, Vec<u8>)> = self.link.query("jobs", &command).await?;
-            for (field, stored) in fields {
-                let Some(phase) = field.strip_prefix("j:") else { continue };
-                let Some(mut job) = replies::job(phase, &String::from_utf8_lossy(&stored))? else { continue };
-                if job.place == crate::model::Place::Leased {
-                    let mut command = Cmd::new();
-                    let leases = self.key(partition, &format!("leases:{}", job.queue));
-                    command.arg("ZSCORE").arg(leases).arg(format!("{task}/{phase}"));
-                    let until: Option<f64> = self.link.query("jobs", &command).await?;
-                    if until.is_none() {
-                        job.place = crate::model::Place::Reported;
-                    }
+            command.arg("HMGET").arg(self.key(partition, "jobs"));
+            for phase in &phases {
+                command.arg(format!("{task}/{phase}"));
+            }
+            let stored: Vec<Option<Vec<u8>>> = self.link.query("jobs", &command).await?;
+            for (phase, stored) in phases.into_iter().zip(stored) {
+                if let Some(stored) = stored {
+                    jobs.extend(replies::job(phase, &String::from_utf8_lossy(&stored))?);
                 }
-                jobs.push(job);
             }
         }
         jobs.sort_by(|a, b| a.phase.cmp(&b.phase));
@@ -561,15 +559,17 @@ impl RedisStore {
         partition: u32,
         ids: impl Iterator<Item = &TaskId>,
     ) -> Result<Vec<(Option<Vec<u8>>, u64)>> {
-        let mut pipe = redis::pipe();
-        for id in ids {
-            pipe.cmd("HMGET").arg(self.key(partition, &format!("t:{id}"))).arg("r").arg("v");
-        }
-        if pipe.is_empty() {
+        let ids: Vec<&str> = ids.map(TaskId::as_str).collect();
+        if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let found: Vec<(Option<Vec<u8>>, Option<u64>)> = self.link.query_pipe("records", &pipe).await?;
-        Ok(found.into_iter().map(|(record, version)| (record, version.unwrap_or(0))).collect())
+        let mut pipe = redis::pipe();
+        pipe.cmd("HMGET").arg(self.key(partition, "records")).arg(&ids);
+        pipe.cmd("HMGET").arg(self.key(partition, "heads")).arg(&ids);
+        let (records, heads): (Vec<Option<Vec<u8>>>, Vec<Option<String>>) =
+            self.link.query_pipe("records", &pipe).await?;
+        let version = |head: Option<String>| head.and_then(|h| h.split(' ').next()?.parse().ok()).unwrap_or(0);
+        Ok(records.into_iter().zip(heads.into_iter().map(version)).collect())
     }
 
     /// Records and versions, not decoded.

@@ -58,15 +58,21 @@ pub(super) fn leased(reply: Value) -> Result<(Vec<Leased>, Vec<String>)> {
 }
 
 fn one_leased(row: &str) -> Option<Leased> {
-    let mut parts = row.splitn(7, ' ');
+    let mut parts = row.splitn(6, ' ');
+    let mut next = || parts.next();
+    let (fence, deliveries) = (next()?.parse().ok()?, next()?.parse().ok()?);
+    let (waited_ms, attempt) = (next()?.parse().unwrap_or(0), next()?.parse().ok()?);
+    let queue = Queue::parse(next()?)?;
+    // A phase's name may hold spaces; the task's holds no slash.
+    let (task, phase) = next()?.split_once('/')?;
     Some(Leased {
-        fence: parts.next()?.parse().ok()?,
-        deliveries: parts.next()?.parse().ok()?,
-        waited_ms: parts.next()?.parse().unwrap_or(0),
-        attempt: parts.next()?.parse().ok()?,
-        queue: Queue::parse(parts.next()?)?,
-        task: TaskId::parse(parts.next()?).ok()?,
-        phase: parts.next()?.to_owned(),
+        task: TaskId::parse(task).ok()?,
+        phase: phase.to_owned(),
+        queue,
+        attempt,
+        fence,
+        deliveries,
+        waited_ms,
     })
 }
 
@@ -165,7 +171,7 @@ fn happening(payload: &[u8]) -> std::result::Result<Happening, DecodeError> {
     }
 }
 
-/// A stored job as `prelude.lua` describes it. `None` where only its fence is kept; a leased one may have been reported.
+/// A stored job as `prelude.lua` describes it. `None` where only its fence is kept.
 pub(super) fn job(phase: &str, stored: &str) -> Result<Option<JobView>> {
     let mut parts = stored.splitn(8, ' ');
     let mut next = || parts.next().unwrap_or_default();
@@ -175,7 +181,7 @@ pub(super) fn job(phase: &str, stored: &str) -> Result<Option<JobView>> {
         "q" => (Place::Queued, None),
         "d" => (Place::Delayed, None),
         "l" => (Place::Leased, Some(who.to_owned())),
-        "r" => (Place::Reported, None),
+        "r" => (Place::Reported, Some(who.to_owned()).filter(|who| who != "-")),
         "x" => (Place::Quarantined, None),
         "n" => return Ok(None),
         _ => return Err(odd("jobs", format!("cannot read `{stored}`"))),

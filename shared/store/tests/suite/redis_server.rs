@@ -118,9 +118,9 @@ impl Harness for RedisHarness {
     }
 
     async fn swap_record(&self, task: &TaskId, bytes: &[u8]) -> Vec<u8> {
-        let (key, mut conn) = (format!("{PREFIX}:t:{task}"), self.connect());
-        let before: Vec<u8> = redis::cmd("HGET").arg(&key).arg("r").query(&mut conn).unwrap();
-        let added: i64 = redis::cmd("HSET").arg(&key).arg("r").arg(bytes).query(&mut conn).unwrap();
+        let (key, mut conn) = (format!("{PREFIX}:records"), self.connect());
+        let before: Vec<u8> = redis::cmd("HGET").arg(&key).arg(task.as_str()).query(&mut conn).unwrap();
+        let added: i64 = redis::cmd("HSET").arg(&key).arg(task.as_str()).arg(bytes).query(&mut conn).unwrap();
         assert_eq!(added, 0, "the record was there");
         before
     }

@@ -2,14 +2,14 @@
 --
 -- ARGV   owner, most jobs, lease in ms, limits (MessagePack, or the empty string for none), then the queues in order
 --        limits: room by name, room of a repository that is not named (or -1), provider by agent or reviewer
--- Result {a list of `fence deliveries waited-ms attempt queue task phase`, the queues that have more}
+-- Result {a list of `fence deliveries waited-ms attempt queue task/phase`, the queues that have more}
 --
 -- Of sixteen jobs that are claimed from a queue, twelve are of high priority, three of normal and one of low, where all
 -- have ready jobs; what one does not use goes to the others, the higher first. Within a priority the lanes take turns.
 
 local owner, most, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local limits = ARGV[4] ~= '' and cmsgpack.unpack(ARGV[4])
-local claimed = {}
+local names, picked = {}, {}
 local till = string.format('%d', now + lease)
 
 local function is_paused(queue)
@@ -60,7 +60,7 @@ end
 -- The next entry of a lane; nothing where it has no more.
 local function peek(ring, lane)
   if lane.next > #lane.entries and not lane.is_read then
-    local want = math.max(1, math.ceil((most - #claimed) / ring.size))
+    local want = math.max(1, math.ceil((most - #picked) / ring.size))
     lane.entries = redis.call('XRANGE', lane.key, lane.from, '+', 'COUNT', want)
     lane.next = 1
     lane.is_read = #lane.entries < want
@@ -100,8 +100,8 @@ local function next_lane(ring)
   end
 end
 
-local function claim(ring, lane, entry)
-  local task, phase = entry[2][1], entry[2][2]
+-- Takes the first entry of a lane; whose turn it is goes on.
+local function pick(ring, lane, entry)
   if lane.given == 0 then
     ring.touched[#ring.touched + 1] = lane
   end
@@ -109,27 +109,33 @@ local function claim(ring, lane, entry)
   lane.next, ring.head, ring.given = lane.next + 1, ring.head + 1, ring.given + 1
   lane.turn = ring.given
   ring.again[#ring.again + 1] = lane
-  local hash, field = P .. 't:' .. task, 'j:' .. phase
-  local stored = redis.call('HGET', hash, field)
-  local fence, place, who, deliveries, rest
-  if stored then
-    fence, place, who, deliveries, rest = read_job(stored)
-    if not fence then
-      set_job_aside(task, phase, 'where the job is cannot be read')
-    end
-  end
-  if not (place == 'q' and who == entry[1]) then
-    return false
-  end
   for _, name in ipairs(lane.names) do
     limits[1][name] = limits[1][name] - 1
   end
-  fence, deliveries = fence + 1, deliveries + 1
-  redis.call('HSET', hash, field, fence .. ' l ' .. owner .. ' ' .. deliveries .. ' ' .. rest)
-  score('leases:' .. ring.queue, task .. '/' .. phase, till)
-  claimed[#claimed + 1] = fence .. ' ' .. deliveries .. ' ' .. (now - string.match(who, '^%d+')) .. ' '
-    .. string.match(rest, '^%d+') .. ' ' .. ring.queue .. ' ' .. task .. ' ' .. phase
-  return true
+  local name = entry[2][1] .. '/' .. entry[2][2]
+  names[#names + 1] = name
+  picked[#picked + 1] = {name, entry[1], ring}
+end
+
+-- Leases what was picked.
+local function lease_all()
+  local claimed = {}
+  load('jobs', names)
+  for _, one in ipairs(picked) do
+    local name, entry, ring = one[1], one[2], one[3]
+    local fence, place, who, deliveries, rest = read_job(get('jobs', name) or '')
+    add('depth', ring.name, -1)
+    if place == 'q' and who == entry then
+      fence, deliveries = fence + 1, deliveries + 1
+      put_job(name, fence, 'l', owner, deliveries, rest)
+      score('leases:' .. ring.queue, name, till)
+      claimed[#claimed + 1] = fence .. ' ' .. deliveries .. ' ' .. (now - string.match(entry, '^%d+')) .. ' '
+        .. string.match(rest, '^%d+') .. ' ' .. ring.queue .. ' ' .. name
+    elseif not place then
+      set_job_aside(name, 'where the job is cannot be read')
+    end
+  end
+  return claimed
 end
 
 -- Lanes that gave jobs go behind the others, in the order of the last job that each gave; those without any left leave.
@@ -162,7 +168,7 @@ end
 
 for i = 5, #ARGV do
   local queue = ARGV[i]
-  if #claimed < most and not is_paused(queue) then
+  if #picked < most and not is_paused(queue) then
     local rings = {}
     for _, priority in ipairs(PRIORITIES) do
       rings[priority] = open_ring(queue, priority)
@@ -170,16 +176,14 @@ for i = 5, #ARGV do
     local before = tonumber(redis.call('HGET', P .. 'turns', queue) or 0)
     local made = before
     local found = true
-    while found and #claimed < most do
+    while found and #picked < most do
       found = false
       for _, priority in ipairs(preference(made)) do
         local lane, entry = next_lane(rings[priority])
         if lane then
           found = true
-          if claim(rings[priority], lane, entry) then
-            made = made + 1
-            add('depth', rings[priority].name, -1)
-          end
+          pick(rings[priority], lane, entry)
+          made = made + 1
           break
         end
       end
@@ -192,9 +196,10 @@ for i = 5, #ARGV do
     end
   end
 end
+local claimed = lease_all()
 flush()
 local more = {}
-if #claimed == most then
+if #picked == most then
   for i = 5, #ARGV do
     for _, priority in ipairs(PRIORITIES) do
       if tonumber(redis.call('HGET', P .. 'depth', ARGV[i] .. ':' .. priority) or 0) > 0 then

@@ -4,7 +4,7 @@
 --        then for each: kind, task, version, guard fence, receipt, `time lines notices` (JSON), record
 --        A kind is what many transitions of a call have in common:
 --        guard phase, state, is final, phases to look at, jobs {phase, put, delay ms, rest, queue, priority, lane},
---        deltas {key, by}
+--        deltas {key, by}, phases joined by US
 -- Result for each: a applied, s stale, c conflict, e there already, m not here; or `generation` where tasks are to be
 --        added and the caller does not know the newest partitions
 
@@ -35,111 +35,95 @@ local function index(task, before, state, number)
 end
 
 -- A task in a final state keeps no jobs.
-local function forget_jobs(task, hash, phases, stored)
-  local fields = {}
-  for i, phase in ipairs(phases) do
-    if stored[i + 4] then
-      local _, place, who, _, rest = read_job(stored[i + 4])
+local function forget_jobs(task, phases)
+  for _, phase in ipairs(phases) do
+    local name = task .. '/' .. phase
+    local stored = get('jobs', name)
+    if stored then
+      local _, place, who, _, rest = read_job(stored)
       if place then
-        take_out(task, phase, place, who, rest)
+        take_out(name, place, who, rest)
       end
-      fields[#fields + 1] = 'j:' .. phase
+      set('jobs', name, false)
     end
-  end
-  if fields[1] then
-    redis.call('HDEL', hash, unpack(fields))
   end
 end
 
--- Carries out what happens to the jobs, and adds what is to be stored of them to `values`.
-local function change_jobs(task, kind, stored, values)
-  local at_hand, changed = {}, {}
-  for i, phase in ipairs(kind[4]) do
-    if stored[i + 4] then
-      local fence, place, who, _, rest = read_job(stored[i + 4])
-      at_hand[phase] = {fence, place or 'n', who, rest, 0}
-    end
+-- Takes a phase's job out of wherever it is and raises its fence, once a commit. Gives the fence and what else is kept.
+local function touch(name, raised)
+  local fence, place, who, _, rest = read_job(get('jobs', name) or '')
+  if place then
+    take_out(name, place, who, rest)
   end
-  local function touch(phase)
-    local job = at_hand[phase]
-    if not job then
-      job = {0, 'n', '-', '', 0}
-      at_hand[phase] = job
-    end
-    take_out(task, phase, job[2], job[3], job[4])
-    job[2], job[3], job[5] = 'n', '-', 0
-    if not changed[phase] then
-      changed[phase] = true
-      job[1] = (job[1] or 0) + 1
-    end
-    return job
-  end
-  if kind[1] ~= '' then
-    touch(kind[1])
+  fence = (fence or 0) + (raised[name] and 0 or 1)
+  raised[name] = true
+  return fence, rest or ''
+end
+
+local function change_jobs(task, kind)
+  local raised = {}
+  if kind[1] ~= '' and not kind.is_guard_changed then
+    local name = task .. '/' .. kind[1]
+    local fence, rest = touch(name, raised)
+    put_job(name, fence, 'n', '-', 0, rest)
   end
   for _, change in ipairs(kind[5]) do
     local phase, put, delay, rest, queue, priority, lane = unpack(change)
-    if put or at_hand[phase] then
-      local job = touch(phase)
-      if put then
-        job[4] = rest
-        if delay > 0 then
-          job[2] = 'd'
-          score('delayed', task .. '/' .. phase, string.format('%.0f', now + delay))
-        else
-          job[2], job[3] = 'q', enqueue(task, phase, queue, priority, lane)
-        end
+    local name = task .. '/' .. phase
+    if put or get('jobs', name) then
+      local fence, before = touch(name, raised)
+      if not put then
+        put_job(name, fence, 'n', '-', 0, before)
+      elseif delay > 0 then
+        put_job(name, fence, 'd', '-', 0, rest)
+        score('delayed', name, string.format('%.0f', now + delay))
+      else
+        put_job(name, fence, 'q', enqueue(task, phase, queue, priority, lane), 0, rest)
       end
     end
-  end
-  for phase in pairs(changed) do
-    local job = at_hand[phase]
-    values[#values + 1] = 'j:' .. phase
-    values[#values + 1] = job[1] .. ' ' .. job[2] .. ' ' .. job[3] .. ' 0 ' .. job[4]
   end
 end
 
 local function commit(kind, mark, task, version, guard_fence, receipt, told, record)
-  local hash = P .. 't:' .. task
-  local stored = redis.call('HMGET', hash, unpack(kind.fields))
-  local before, number = stored[2], stored[4]
-  if stored[3] == mark then
+  local head = get('heads', task)
+  local found, before, number, last
+  if head then
+    found, before, number, last = string.match(head, '^(%d+) (%l+) (%d+) (%S+)')
+  end
+  if last == mark then
     -- The same call again: the answer to its first try was lost on the way.
     return 'a'
   end
   if create then
-    if before then
+    if head then
       return 'e'
     end
     number = next_sequence()
-  elseif kind[1] ~= '' and not (stored[kind.guard] and string.match(stored[kind.guard], '^%d+') == guard_fence) then
+  elseif kind[1] ~= '' and string.match(get('jobs', task .. '/' .. kind[1]) or '', '^%d+') ~= guard_fence then
     drop_stale(receipt)
     return 's'
-  elseif not before then
+  elseif not head then
     return 'm'
-  elseif stored[1] ~= version then
+  elseif found ~= version then
     return 'c'
   end
-  local state = kind[2]
-  local values = {'r', record, 'v', tostring(version + 1), 's', state, 'c', mark}
-  if create then
-    values[9], values[10] = 'n', number
-  end
-  index(task, before, state, number)
+  set('records', task, record)
+  set('heads', task, (version + 1) .. ' ' .. kind[2] .. ' ' .. number .. ' ' .. mark .. ' ' .. kind[7])
+  index(task, before, kind[2], number)
   if kind[3] then
-    forget_jobs(task, hash, kind[4], stored)
+    forget_jobs(task, kind[4])
   else
-    change_jobs(task, kind, stored, values)
+    change_jobs(task, kind)
   end
-  redis.call('HSET', hash, unpack(values))
   kind.applied = kind.applied + 1
   if told ~= '' then
     local at, said, notices = string.match(told, '^(%d+) (%d+) (.*)$')
-    log[#log + 1], log[#log + 2] = task .. ' ' .. at, notices
+    log[#log + 1] = task .. ' ' .. at
+    log[#log + 1] = notices
     lines[#log] = said
   end
   if receipt ~= '' then
-    acknowledge(receipt)
+    acknowledged[#acknowledged + 1] = receipt
   end
   return 'a'
 end
@@ -172,13 +156,22 @@ if create and tonumber(redis.call('HGET', P .. 'meta', 'generation') or 1) > ton
 end
 for _, kind in ipairs(kinds) do
   kind.applied = 0
-  kind.fields = {'v', 's', 'c', 'n'}
-  for i, phase in ipairs(kind[4]) do
-    kind.fields[i + 4] = 'j:' .. phase
-    if phase == kind[1] then
-      kind.guard = i + 4
-    end
+  for _, change in ipairs(kind[5]) do
+    kind.is_guard_changed = kind.is_guard_changed or change[1] == kind[1]
   end
+end
+local tasks, names = {}, {}
+for i = 5, #ARGV, 7 do
+  local task = ARGV[i + 1]
+  tasks[#tasks + 1] = task
+  for _, phase in ipairs(kinds[tonumber(ARGV[i])][4]) do
+    names[#names + 1] = task .. '/' .. phase
+  end
+end
+load('heads', tasks)
+-- Of a new task there are no jobs.
+if not create then
+  load('jobs', names)
 end
 local results = {}
 for i = 5, #ARGV, 7 do

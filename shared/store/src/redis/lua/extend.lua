@@ -4,26 +4,24 @@
 -- Result for each: 1 held, 0 lost, 2 cancelled, 3 its task is not here
 
 local till = string.format('%.0f', now + tonumber(ARGV[1]))
-local states = {}
+local tasks, names, states = {}, {}, {}
 for i = 2, #ARGV, 4 do
-  local task, phase = ARGV[i], ARGV[i + 1]
-  local stored = redis.call('HMGET', P .. 't:' .. task, 's', 'j:' .. phase)
-  local state = stored[1] and 0 or 3
-  if stored[1] == 'cancelled' then
-    state = 2
-  elseif stored[2] then
-    local fence, place, owner, _, rest = read_job(stored[2])
-    if place == 'l' and fence == ARGV[i + 2] and owner == ARGV[i + 3] then
-      local _, queue = read_rest(rest)
-      local leases, member = 'leases:' .. queue, task .. '/' .. phase
-      -- One that was reported is no longer there.
-      if redis.call('ZSCORE', P .. leases, member) then
-        score(leases, member, till)
-        state = 1
-      end
-    end
+  tasks[#tasks + 1] = ARGV[i]
+  names[#names + 1] = ARGV[i] .. '/' .. ARGV[i + 1]
+end
+load('jobs', names)
+for n, name in ipairs(names) do
+  local i = 4 * n - 2
+  local fence, owner, queue = string.match(get('jobs', name) or '', '^(%d+) l (%S+) %d+ %d+ (%l+)')
+  local state = 0
+  if fence == ARGV[i + 2] and owner == ARGV[i + 3] then
+    score('leases:' .. queue, name, till)
+    state = 1
+  else
+    local before = string.match(get('heads', tasks[n]) or '', '^%d+ (%l+)')
+    state = before == 'cancelled' and 2 or before and 0 or 3
   end
-  states[#states + 1] = state
+  states[n] = state
 end
 flush()
 return states

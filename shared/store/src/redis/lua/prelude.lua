@@ -3,9 +3,10 @@
 -- KEYS[1]  the partition's prefix, e.g. `refile:{0}:`; every key of the partition starts with it and so shares its slot
 --
 -- Keys of a partition:
---   t:<task>             hash: r record, v version, s state, c token of the last commit, n sequence number,
---                        j:<phase> job (below)
---   q:<queue>:<priority>:<lane>  stream of jobs that are ready: t task, p phase; there only while it has entries
+--   records              hash: task -> record
+--   heads                hash: task -> version, state, sequence number, token of the last commit, phases joined by US
+--   jobs                 hash: <task>/<phase> -> job (below)
+--   q:<queue>:<priority>:<lane>  stream of jobs that are ready: task -> phase; there only while it has entries
 --   ring:<queue>:<priority>      sorted set of the lanes that have ready jobs, by whose turn it is
 --   turns                hash: <queue>:<priority> the last turn given; <queue> how many jobs were claimed
 --   leases:<queue>       sorted set of <task>/<phase> by the time at which the lease runs out
@@ -25,12 +26,13 @@
 --   permits, held        sorted set of <name> RS <lease> by the time at which it runs out; hash of how many by name
 --
 -- A job is a text: fence, place, who, deliveries, attempt, queue, priority, lane; the lane is the rest and may hold spaces.
--- Places: q queued (who is the entry), l leased or reported (who is the owner; reported when it is not in `leases`),
--- d delayed, r given up, x quarantined, n none (only the fence is kept).
+-- Places: q queued (who is the entry), l leased and r reported (who is the owner, or `-` where the job was given up),
+-- d delayed, x quarantined, n none (only the fence is kept).
 -- A claimed job has left its stream: the lease in its own record is the claim, since only a script can check its owner
 -- and its fence. A lane is what has to share turns: repository, workflow, agent or reviewer, joined by US.
--- Lua is slow at what it does much of: texts that a pattern reads are quicker here than packed arrays, and large values
--- stay out of the scripts where they can.
+--
+-- What costs here is the number of commands and of large values: tasks share hashes, so that a call reads and writes them
+-- with one command for all of its items, and records are read beside the scripts.
 
 local P = KEYS[1]
 local time = redis.call('TIME')
@@ -38,21 +40,49 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local PRIORITIES = {'high', 'normal', 'low'}
 local QUEUES = {'code', 'review', 'land'}
 
--- Changes of keys that the items of one call share are gathered, and made by `flush`, each key once.
-local sums, scores, entries = {}, {}, {}
+-- As many arguments as are passed at once: Lua's stack holds no more than some thousands.
+local CHUNK = 1000
 
-local function gather(into, key, field, value)
-  local fields = into[key]
-  if not fields then
-    fields = {}
-    into[key] = fields
+-- Fields of the shared hashes as this call knows them, and those that it has changed; `false` for one that is not there.
+local known = {records = {}, heads = {}, jobs = {}}
+local changed = {records = {}, heads = {}, jobs = {}}
+-- Changes of other keys, gathered so that each key is changed once: sums of numbers, scores of members.
+local sums, scores, acknowledged = {}, {}, {}
+
+-- Reads fields of a shared hash, all at once.
+local function load(hash, fields)
+  local to = known[hash]
+  for from = 1, #fields, CHUNK do
+    local till = math.min(#fields, from + CHUNK - 1)
+    local values = redis.call('HMGET', P .. hash, unpack(fields, from, till))
+    for i = from, till do
+      to[fields[i]] = values[i - from + 1]
+    end
   end
-  fields[field] = value
+end
+
+local function get(hash, field)
+  local value = known[hash][field]
+  if value == nil then
+    value = redis.call('HGET', P .. hash, field)
+    known[hash][field] = value
+  end
+  return value
+end
+
+-- `false` takes the field out.
+local function set(hash, field, value)
+  known[hash][field] = value
+  changed[hash][field] = value
 end
 
 local function add(hash, field, by)
   local fields = sums[hash]
-  gather(sums, hash, field, (fields and fields[field] or 0) + by)
+  if not fields then
+    fields = {}
+    sums[hash] = fields
+  end
+  fields[field] = (fields[field] or 0) + by
 end
 
 local function count(key, by)
@@ -61,23 +91,41 @@ end
 
 -- The member's score in a sorted set; `false` takes it out.
 local function score(set, member, value)
-  gather(scores, set, member, value)
+  local members = scores[set]
+  if not members then
+    members = {}
+    scores[set] = members
+  end
+  members[member] = value
 end
 
--- Calls a command on a key with many arguments, so many at a time as Lua's stack holds.
-local function call_with_all(command, key, extra, arguments)
-  for from = 1, #arguments, 1000 do
-    local to = math.min(#arguments, from + 999)
-    if extra then
-      redis.call(command, key, extra, unpack(arguments, from, to))
+-- Calls a command on a key with many arguments.
+local function call_with_all(command, key, arguments, first)
+  for from = 1, #arguments, CHUNK do
+    local till = math.min(#arguments, from + CHUNK - 1)
+    if first then
+      redis.call(command, key, first, unpack(arguments, from, till))
     else
-      redis.call(command, key, unpack(arguments, from, to))
+      redis.call(command, key, unpack(arguments, from, till))
     end
   end
 end
 
 -- The last thing that a script which changes something does. What is acknowledged is acknowledged last.
 local function flush()
+  for hash, fields in pairs(changed) do
+    local pairs_of, gone = {}, {}
+    for field, value in pairs(fields) do
+      if value then
+        pairs_of[#pairs_of + 1] = field
+        pairs_of[#pairs_of + 1] = value
+      else
+        gone[#gone + 1] = field
+      end
+    end
+    call_with_all('HSET', P .. hash, pairs_of)
+    call_with_all('HDEL', P .. hash, gone)
+  end
   for hash, fields in pairs(sums) do
     for field, by in pairs(fields) do
       if by ~= 0 then
@@ -86,22 +134,20 @@ local function flush()
     end
   end
   for set, members in pairs(scores) do
-    local added, taken = {}, {}
+    local added, gone = {}, {}
     for member, value in pairs(members) do
       if value then
-        added[#added + 1], added[#added + 2] = value, member
+        added[#added + 1] = value
+        added[#added + 1] = member
       else
-        taken[#taken + 1] = member
+        gone[#gone + 1] = member
       end
     end
-    call_with_all('ZADD', P .. set, nil, added)
-    call_with_all('ZREM', P .. set, nil, taken)
+    call_with_all('ZADD', P .. set, added)
+    call_with_all('ZREM', P .. set, gone)
   end
-  if entries[1] then
-    call_with_all('XACK', P .. 'outcomes', 'c', entries)
-    call_with_all('XDEL', P .. 'outcomes', nil, entries)
-  end
-  sums, scores, entries = {}, {}, {}
+  call_with_all('XACK', P .. 'outcomes', acknowledged, 'c')
+  call_with_all('XDEL', P .. 'outcomes', acknowledged)
 end
 
 -- Reads a stored job: fence, place, who, deliveries, rest; nothing where it cannot be read.
@@ -114,13 +160,12 @@ local function read_rest(rest)
   return string.match(rest, '^(%d+) (%l+) (%l+) (.*)$')
 end
 
-local function get_job(task, phase)
-  return redis.call('HGET', P .. 't:' .. task, 'j:' .. phase)
+local function put_job(name, fence, place, who, deliveries, rest)
+  set('jobs', name, fence .. ' ' .. place .. ' ' .. who .. ' ' .. deliveries .. ' ' .. rest)
 end
 
-local function put_job(task, phase, fence, place, who, deliveries, rest)
-  local job = fence .. ' ' .. place .. ' ' .. who .. ' ' .. deliveries .. ' ' .. rest
-  redis.call('HSET', P .. 't:' .. task, 'j:' .. phase, job)
+local function split(name)
+  return string.match(name, '^([^/]+)/(.+)$')
 end
 
 -- The lanes that this call has seen in their rings.
@@ -141,15 +186,16 @@ local function enqueue(task, phase, queue, priority, lane)
   return entry
 end
 
--- Puts a job, wherever it was, into its queue, and stores it. Gives the queue.
-local function make_ready(task, phase, fence, deliveries, rest)
+-- Puts a job, wherever it was, into its queue. Gives the queue.
+local function make_ready(name, fence, deliveries, rest)
+  local task, phase = split(name)
   local _, queue, priority, lane = read_rest(rest)
-  put_job(task, phase, fence, 'q', enqueue(task, phase, queue, priority, lane), deliveries, rest)
+  put_job(name, fence, 'q', enqueue(task, phase, queue, priority, lane), deliveries, rest)
   return queue
 end
 
 -- Takes a job out of wherever it is. The caller stores it anew.
-local function take_out(task, phase, place, who, rest)
+local function take_out(name, place, who, rest)
   if place == 'q' then
     local _, queue, priority, lane = read_rest(rest)
     local line = queue .. ':' .. priority
@@ -162,18 +208,13 @@ local function take_out(task, phase, place, who, rest)
       ringed[key] = nil
     end
   elseif place == 'd' then
-    score('delayed', task .. '/' .. phase, false)
+    score('delayed', name, false)
   elseif place == 'l' then
     local _, queue = read_rest(rest)
-    score('leases:' .. queue, task .. '/' .. phase, false)
+    score('leases:' .. queue, name, false)
   elseif place == 'x' then
-    redis.call('HDEL', P .. 'quarantine', 'job:' .. task .. '/' .. phase)
+    redis.call('HDEL', P .. 'quarantine', 'job:' .. name)
   end
-end
-
--- Acknowledges an outcome at the end.
-local function acknowledge(id)
-  entries[#entries + 1] = id
 end
 
 -- Drops an outcome that changes nothing: counted once, however often it is dropped.
@@ -193,22 +234,15 @@ local function set_outcome_aside(entry, task, phase, reason)
   end
   redis.call('HSET', P .. 'quarantine', 'outcome:' .. entry[1], cjson.encode(aside))
   count('quarantined_total', 1)
-  acknowledge(entry[1])
+  acknowledged[#acknowledged + 1] = entry[1]
 end
 
 -- Sets a job aside that cannot be read.
-local function set_job_aside(task, phase, reason)
+local function set_job_aside(name, reason)
+  local task, phase = split(name)
   local aside = {task = task, phase = phase, what = 'job', reason = reason}
-  redis.call('HSET', P .. 'quarantine', 'job:' .. task .. '/' .. phase, cjson.encode(aside))
+  redis.call('HSET', P .. 'quarantine', 'job:' .. name, cjson.encode(aside))
   count('quarantined_total', 1)
-end
-
-local function is_here(task)
-  return redis.call('EXISTS', P .. 't:' .. task) == 1
-end
-
-local function split(member)
-  return string.match(member, '^([^/]+)/(.+)$')
 end
 
 local function next_in(key)

@@ -4,18 +4,19 @@
 -- Result {moved, ms until the next is due or -1, the queues that got jobs}
 
 local moved, queues, is_woken = 0, {}, {}
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'LIMIT', 0, ARGV[1])) do
-  local task, phase = split(member)
-  local fence, place, _, deliveries, rest = read_job(get_job(task, phase) or '')
+local due = redis.call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'LIMIT', 0, ARGV[1])
+load('jobs', due)
+for _, name in ipairs(due) do
+  local fence, place, _, deliveries, rest = read_job(get('jobs', name) or '')
   if place == 'd' then
-    local queue = make_ready(task, phase, fence, deliveries, rest)
+    local queue = make_ready(name, fence, deliveries, rest)
     moved = moved + 1
     if not is_woken[queue] then
       is_woken[queue] = true
       queues[#queues + 1] = queue
     end
   end
-  score('delayed', member, false)
+  score('delayed', name, false)
 end
 flush()
 return {moved, next_in(P .. 'delayed') or -1, queues}

@@ -7,12 +7,13 @@ local set_aside = 0
 for i = 1, #ARGV, 5 do
   local kind, id, task, phase, reason = unpack(ARGV, i, i + 4)
   if kind == 'job' then
-    local fence, place, who, deliveries, rest = read_job(get_job(task, phase) or '')
+    local name = task .. '/' .. phase
+    local fence, place, who, deliveries, rest = read_job(get('jobs', name) or '')
     if place == 'l' and fence == id then
-      take_out(task, phase, place, who, rest)
+      take_out(name, place, who, rest)
       -- The delivery does not count: nobody could work on it.
-      put_job(task, phase, fence, 'x', '-', deliveries - 1, rest)
-      set_job_aside(task, phase, reason)
+      put_job(name, fence, 'x', '-', deliveries - 1, rest)
+      set_job_aside(name, reason)
       set_aside = set_aside + 1
     end
   else

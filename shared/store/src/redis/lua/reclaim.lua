@@ -7,27 +7,28 @@ local most_deliveries, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local redelivered, given_up, soonest, queues = 0, 0, -1, {}
 for _, queue in ipairs(QUEUES) do
   local leases, is_woken = 'leases:' .. queue, false
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', P .. leases, '-inf', now, 'LIMIT', 0, most)) do
-    local task, phase = split(member)
-    local stored = get_job(task, phase)
+  local over = redis.call('ZRANGEBYSCORE', P .. leases, '-inf', now, 'LIMIT', 0, most)
+  load('jobs', over)
+  for _, name in ipairs(over) do
+    local stored = get('jobs', name)
     local fence, place, _, deliveries, rest = read_job(stored or '')
     if place == 'l' then
       fence = fence + 1
       if tonumber(deliveries) > most_deliveries then
-        local name = task .. '/' .. phase .. '/' .. fence .. '/' .. string.match(rest, '^%d+')
-        redis.call('XADD', P .. 'outcomes', '*', name, '!' .. deliveries)
-        put_job(task, phase, fence, 'r', '-', deliveries, rest)
+        local entry = name .. '/' .. fence .. '/' .. string.match(rest, '^%d+')
+        redis.call('XADD', P .. 'outcomes', '*', entry, '!' .. deliveries)
+        put_job(name, fence, 'r', '-', deliveries, rest)
         given_up = given_up + 1
       else
-        make_ready(task, phase, fence, deliveries, rest)
+        make_ready(name, fence, deliveries, rest)
         redelivered = redelivered + 1
         is_woken = true
       end
       count('leases_expired_total\31' .. queue, 1)
     elseif stored and not place then
-      set_job_aside(task, phase, 'where the job is cannot be read')
+      set_job_aside(name, 'where the job is cannot be read')
     end
-    score(leases, member, false)
+    score(leases, name, false)
   end
   if is_woken then
     queues[#queues + 1] = queue

@@ -3,24 +3,24 @@
 -- ARGV   for each: task, phase, fence, owner
 -- Result for each: 1 given back, 0 not its own any more, 3 its task is not here
 
-local results = {}
+local names, results = {}, {}
 for i = 1, #ARGV, 4 do
-  local task, phase = ARGV[i], ARGV[i + 1]
-  local stored = get_job(task, phase)
+  names[#names + 1] = ARGV[i] .. '/' .. ARGV[i + 1]
+end
+load('jobs', names)
+for n, name in ipairs(names) do
+  local i = 4 * n - 3
+  local stored = get('jobs', name)
+  local fence, place, owner, deliveries, rest = read_job(stored or '')
   local result = 0
-  if stored then
-    local fence, place, owner, deliveries, rest = read_job(stored)
-    if place == 'l' and fence == ARGV[i + 2] and owner == ARGV[i + 3] then
-      local _, queue = read_rest(rest)
-      if redis.call('ZREM', P .. 'leases:' .. queue, task .. '/' .. phase) == 1 then
-        make_ready(task, phase, fence + 1, deliveries - 1, rest)
-        result = 1
-      end
-    end
-  elseif not is_here(task) then
+  if place == 'l' and fence == ARGV[i + 2] and owner == ARGV[i + 3] then
+    take_out(name, place, owner, rest)
+    make_ready(name, fence + 1, deliveries - 1, rest)
+    result = 1
+  elseif not stored and not get('heads', ARGV[i]) then
     result = 3
   end
-  results[#results + 1] = result
+  results[n] = result
 end
 flush()
 return results

@@ -10,9 +10,10 @@ end
 local woken = 'outcomes'
 local aside = cjson.decode(kept)
 if aside.what == 'job' then
-  local fence, place, _, deliveries, rest = read_job(get_job(aside.task, aside.phase) or '')
+  local name = aside.task .. '/' .. aside.phase
+  local fence, place, _, deliveries, rest = read_job(get('jobs', name) or '')
   if place == 'x' then
-    woken = make_ready(aside.task, aside.phase, fence, deliveries, rest)
+    woken = make_ready(name, fence, deliveries, rest)
   end
 else
   local fields = {}

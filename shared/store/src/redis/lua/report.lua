@@ -3,23 +3,28 @@
 -- ARGV   for each: task, phase, fence, owner, payload
 -- Result for each: 1 accepted, 0 stale, 3 its task is not here. The rightful owner is told 1 again when it asks again.
 
-local results = {}
+local names, results = {}, {}
 for i = 1, #ARGV, 5 do
-  local task, phase, fence, owner = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
-  local stored = get_job(task, phase)
+  names[#names + 1] = ARGV[i] .. '/' .. ARGV[i + 1]
+end
+load('jobs', names)
+for n, name in ipairs(names) do
+  local i = 5 * n - 4
+  local stored = get('jobs', name)
+  local fence, place, owner, deliveries, rest = read_job(stored or '')
   local result = 0
-  if stored then
-    local held, holder, attempt, queue = string.match(stored, '^(%d+) l (%S+) %d+ (%d+) (%l+)')
-    if held == fence and holder == owner then
-      result = 1
-      if redis.call('ZREM', P .. 'leases:' .. queue, task .. '/' .. phase) == 1 then
-        local name = task .. '/' .. phase .. '/' .. fence .. '/' .. attempt
-        redis.call('XADD', P .. 'outcomes', '*', name, ARGV[i + 4])
-      end
+  if fence == ARGV[i + 2] and owner == ARGV[i + 3] and (place == 'l' or place == 'r') then
+    result = 1
+    if place == 'l' then
+      local attempt, queue = read_rest(rest)
+      redis.call('XADD', P .. 'outcomes', '*', name .. '/' .. fence .. '/' .. attempt, ARGV[i + 4])
+      put_job(name, fence, 'r', owner, deliveries, rest)
+      score('leases:' .. queue, name, false)
     end
-  elseif not is_here(task) then
+  elseif not stored and not get('heads', ARGV[i]) then
     result = 3
   end
-  results[#results + 1] = result
+  results[n] = result
 end
+flush()
 return results
