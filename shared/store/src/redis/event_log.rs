@@ -60,7 +60,7 @@ pub(super) fn merge(mut places: Vec<Place>, logs: Vec<Vec<Entry>>, max: usize) -
     let mut merged = Vec::new();
     for (partition, (id, fields)) in entries {
         let read = if places[partition].entry == id { places[partition].lines.unwrap_or(usize::MAX) } else { 0 };
-        let lines: Vec<_> = fields.iter().filter_map(|(task, told)| content(task, told)).flatten().collect();
+        let lines: Vec<_> = fields.iter().flat_map(|(_count, told)| content(told)).collect();
         let count = lines.len();
         for (n, (at, task, notice)) in lines.into_iter().enumerate().skip(read) {
             if merged.len() == max {
@@ -79,12 +79,12 @@ fn order(id: &str) -> (u64, u64) {
     (ms.parse().unwrap_or(0), number.parse().unwrap_or(0))
 }
 
-/// The lines of one commit: `task time`, and its notices. The entry's other field says how many lines it has.
-fn content(name: &str, told: &str) -> Option<Vec<(Timestamp, TaskId, Notice)>> {
-    let (task, at) = name.split_once(' ')?;
-    let (task, at) = (TaskId::parse(task).ok()?, Timestamp(at.parse().ok()?));
-    let notices: Vec<Notice> = serde_json::from_str(told).ok()?;
-    Some(notices.into_iter().map(|notice| (at, task.clone(), notice)).collect())
+/// The lines of one call: of each commit its task, its time, and its notices. What cannot be read is passed over.
+fn content(told: &str) -> Vec<(Timestamp, TaskId, Notice)> {
+    let commits: Vec<serde_json::Value> = serde_json::from_str(told).unwrap_or_default();
+    let read = |commit| serde_json::from_value::<(TaskId, Timestamp, Vec<Notice>)>(commit).ok();
+    let commits = commits.into_iter().filter_map(read);
+    commits.flat_map(|(task, at, notices)| notices.into_iter().map(move |notice| (at, task.clone(), notice))).collect()
 }
 
 #[cfg(test)]
@@ -94,8 +94,7 @@ mod tests {
     fn entry(id: &str, task: &str, details: &[&str]) -> Entry {
         let notices: Vec<String> =
             details.iter().map(|d| format!(r#"{{"what":"submitted","attempt":0,"detail":"{d}"}}"#)).collect();
-        let fields = [("n".to_owned(), "2".to_owned()), (format!("{task} 1"), format!("[{}]", notices.join(",")))];
-        (id.to_owned(), fields.to_vec())
+        (id.to_owned(), vec![("2".to_owned(), format!(r#"[["{task}",1,[{}]]]"#, notices.join(",")))])
     }
 
     #[test]

@@ -238,7 +238,7 @@ impl RedisStore {
     async fn commit_in(&self, partition: u32, commits: &[&Commit], create: bool) -> Result<Option<Vec<String>>> {
         let engine = |source: crate::error::Cause| StoreError::Engine { operation: "commit", source };
         let mut kinds: Vec<Kind<'_>> = Vec::new();
-        let mut items: Vec<Vec<u8>> = Vec::with_capacity(commits.len() * 7);
+        let mut items: Vec<Vec<u8>> = Vec::with_capacity(commits.len() * 6);
         for commit in commits {
             let kind = kind(commit);
             let number = kinds.iter().position(|k| *k == kind).unwrap_or_else(|| {
@@ -252,14 +252,17 @@ impl RedisStore {
             items.push(version.to_string().into_bytes());
             items.push(fence.to_string().into_bytes());
             items.push(receipt.into());
-            items.push(told(commit).map_err(|e| engine(Box::new(e)))?);
             items.push(encode(&commit.task).map_err(|e| engine(Box::new(e)))?);
         }
         let generations = self.topology().generations().to_string();
         let token = format!("{:x}:", uuid::Uuid::new_v4().as_u128() as u64);
         let kinds = rmp_serde::to_vec(&kinds).map_err(|e| engine(Box::new(e)))?;
         let create: &[u8] = if create { b"1" } else { b"0" };
-        let mut arguments: Vec<&[u8]> = vec![generations.as_bytes(), create, token.as_bytes(), &kinds];
+        let lines = commits.iter().map(|c| c.notices.len()).sum::<usize>().to_string();
+        let told: Vec<_> = commits.iter().map(|c| (&c.task.id, c.task.updated_at, &c.notices)).collect();
+        let told = serde_json::to_vec(&told).map_err(|e| engine(Box::new(e)))?;
+        let mut arguments: Vec<&[u8]> =
+            vec![generations.as_bytes(), create, token.as_bytes(), &kinds, lines.as_bytes(), &told];
         arguments.extend(items.iter().map(Vec::as_slice));
         let reply = self.run(partition, &scripts::COMMIT, &arguments).await?;
         if matches!(&reply, Value::BulkString(word) if word == b"generation") {
@@ -401,16 +404,6 @@ fn kind(commit: &Commit) -> Kind<'_> {
         .collect();
     let all = task.phases.iter().map(|p| p.name.as_str()).collect::<Vec<_>>().join("\u{1f}");
     Kind(guard, task.state.as_str(), task.state.is_final(), phases, jobs, &commit.deltas, all)
-}
-
-/// What the event log is to say: when, how many lines, and the lines as a JSON list. Empty for nothing.
-fn told(commit: &Commit) -> std::result::Result<Vec<u8>, serde_json::Error> {
-    if commit.notices.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut told = format!("{} {} ", commit.task.updated_at.0, commit.notices.len()).into_bytes();
-    serde_json::to_writer(&mut told, &commit.notices)?;
-    Ok(told)
 }
 
 /// The partition and the entry of a receipt.

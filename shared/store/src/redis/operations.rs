@@ -11,8 +11,8 @@ use super::{Place, RedisStore, event_log, lease_arguments, owner, place_of, scri
 use crate::envelope::{decode, encode};
 use crate::model::{
     Claim, ClaimRequest, Commit, Committed, Cursor, Filter, JobView, Lease, LeaseState, LoggedEvent, Page, Pause,
-    PauseTarget, Presence, Promoted, Quarantined, Receipt, Reclaimed, Report, Reported, Stats, Submitted, TakeRequest,
-    Taken, Versioned,
+    PauseTarget, Place as JobPlace, Presence, Promoted, Quarantined, Receipt, Reclaimed, Report, Reported, Stats,
+    Submitted, TakeRequest, Taken, Versioned,
 };
 use crate::{Result, Store, StoreError};
 
@@ -125,29 +125,13 @@ impl Store for RedisStore {
 
     async fn report(&self, reports: &[Report]) -> Result<Vec<Reported>> {
         let accepted = self
-            .routed(
-                reports,
-                |r| Place::Home(&r.lease.task),
-                |partition, reports| async move {
-                    let mut arguments = Vec::with_capacity(reports.len() * 5);
-                    for report in reports {
-                        arguments.extend(lease_arguments(&report.lease));
-                        let payload = encode(&report.outcome);
-                        arguments.push(
-                            payload.map_err(|e| StoreError::Engine { operation: "report", source: Box::new(e) })?,
-                        );
-                    }
-                    let reply = self.run(partition, &scripts::REPORT, &slices(&arguments)).await?;
-                    let accepted: Vec<u8> = replies::read(scripts::REPORT.name, reply)?;
-                    Ok(accepted.into_iter().map(here).collect())
-                },
-            )
+            .routed(reports, |r| Place::Home(&r.lease.task), |partition, reports| self.report_in(partition, reports))
             .await?;
-        if accepted.contains(&Some(1)) {
+        if accepted.contains(&Some(true)) {
             self.wake(&["outcomes"]).await;
         }
         self.free_permits(&reports.iter().map(|r| &r.lease).collect::<Vec<_>>()).await?;
-        Ok(accepted.into_iter().map(|a| if a == Some(1) { Reported::Accepted } else { Reported::Stale }).collect())
+        Ok(accepted.into_iter().map(|a| if a == Some(true) { Reported::Accepted } else { Reported::Stale }).collect())
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<()> {
@@ -288,9 +272,12 @@ impl Store for RedisStore {
             }
             let stored: Vec<Option<Vec<u8>>> = self.link.query("jobs", &command).await?;
             for (phase, stored) in phases.into_iter().zip(stored) {
-                if let Some(stored) = stored {
-                    jobs.extend(replies::job(phase, &String::from_utf8_lossy(&stored))?);
+                let Some(stored) = stored else { continue };
+                let Some(mut job) = replies::job(phase, &String::from_utf8_lossy(&stored))? else { continue };
+                if job.place == JobPlace::Leased && !self.is_leased(partition, task, &job).await? {
+                    job.place = JobPlace::Reported;
                 }
+                jobs.push(job);
             }
         }
         jobs.sort_by(|a, b| a.phase.cmp(&b.phase));
@@ -492,6 +479,68 @@ impl RedisStore {
         }
         self.wake(&more.iter().map(String::as_str).collect::<Vec<_>>()).await;
         Ok(Attempt { claims, refused, is_broken })
+    }
+
+    /// Whether a lease is still there: it goes with the report.
+    async fn is_leased(&self, partition: u32, task: &TaskId, job: &JobView) -> Result<bool> {
+        let mut command = Cmd::new();
+        command.arg("ZSCORE").arg(self.key(partition, "leases"));
+        command.arg(format!("{task}/{}/{}", job.phase, job.fence));
+        Ok(self.link.query::<Option<f64>>("jobs", &command).await?.is_some())
+    }
+
+    /// Hands in the outcomes of one partition; nothing for one whose task is not there.
+    ///
+    /// First it is looked whose the jobs are, and then leases end and outcomes begin. A lease has its fence in its name, so
+    /// nobody can end another's in between.
+    async fn report_in(&self, partition: u32, reports: Vec<&Report>) -> Result<Vec<Option<bool>>> {
+        let names: Vec<String> = reports.iter().map(|r| format!("{}/{}", r.lease.task, r.lease.phase)).collect();
+        let leases: Vec<String> = names.iter().zip(&reports).map(|(n, r)| format!("{n}/{}", r.lease.fence)).collect();
+        let mut look = redis::pipe();
+        look.cmd("HMGET").arg(self.key(partition, "jobs")).arg(&names);
+        look.cmd("ZMSCORE").arg(self.key(partition, "leases")).arg(&leases);
+        let (stored, until): (Vec<Option<String>>, Vec<Option<f64>>) = self.link.query_pipe("report", &look).await?;
+        let (mut results, mut held) = (Vec::with_capacity(reports.len()), Vec::new());
+        for (n, (report, (stored, until))) in reports.iter().zip(stored.into_iter().zip(until)).enumerate() {
+            let job = match stored.map(|s| replies::job(&report.lease.phase, &s)) {
+                Some(Ok(Some(job))) => job,
+                Some(_) => {
+                    results.push(Some(false));
+                    continue;
+                }
+                None => {
+                    let there = Cmd::hexists(self.key(partition, "heads"), report.lease.task.as_str());
+                    results.push(self.link.query::<bool>("report", &there).await?.then_some(false));
+                    continue;
+                }
+            };
+            let is_owner = job.owner.as_deref() == Some(&owner(&report.lease.owner));
+            let is_held = job.place == JobPlace::Leased && job.fence == report.lease.fence && is_owner;
+            results.push(Some(is_held));
+            // What is held by its own word and is no lease any more was reported by this very call, whose answer was lost.
+            if is_held && until.is_some() {
+                held.push((n, job));
+            }
+        }
+        if held.is_empty() {
+            return Ok(results);
+        }
+        let mut arguments: Vec<Vec<u8>> = Vec::with_capacity(held.len() * 4);
+        for (n, job) in &held {
+            let payload = encode(&reports[*n].outcome);
+            let payload = payload.map_err(|e| StoreError::Engine { operation: "report", source: Box::new(e) })?;
+            let texts = [leases[*n].clone(), job.queue.to_string(), job.attempt.to_string()];
+            arguments.extend(texts.map(String::into_bytes));
+            arguments.push(payload);
+        }
+        let ended: Vec<bool> =
+            replies::read(scripts::REPORT.name, self.run(partition, &scripts::REPORT, &slices(&arguments)).await?)?;
+        for ((n, _), ended) in held.into_iter().zip(ended) {
+            // It ran out in between, or it stands in this call twice.
+            let first = leases.iter().position(|lease| *lease == leases[n]);
+            results[n] = Some(ended || (first != Some(n) && results[first.unwrap_or(n)] == Some(true)));
+        }
+        Ok(results)
     }
 
     /// Takes outcomes of a partition for one coordinator: those that others left, where `idle` is more than 0, and new ones.

@@ -52,28 +52,22 @@ pub(super) struct Leased {
 
 /// Reads what `claim.lua` gave: the jobs, and the queues that have more.
 pub(super) fn leased(reply: Value) -> Result<(Vec<Leased>, Vec<String>)> {
-    let (rows, more): (Vec<String>, Vec<String>) = read("claim", reply)?;
-    let jobs = rows.iter().map(|row| one_leased(row).ok_or_else(|| odd("claim", format!("cannot read `{row}`"))));
+    let (now, rows, more): (u64, Vec<String>, Vec<String>) = read("claim", reply)?;
+    let jobs = rows.chunks_exact(3).map(|row| {
+        one_leased(now, &row[0], &row[1], &row[2])
+            .ok_or_else(|| odd("claim", format!("cannot read `{}`", row.join(" "))))
+    });
     Ok((jobs.collect::<Result<_>>()?, more))
 }
 
-fn one_leased(row: &str) -> Option<Leased> {
-    let mut parts = row.splitn(6, ' ');
-    let mut next = || parts.next();
-    let (fence, deliveries) = (next()?.parse().ok()?, next()?.parse().ok()?);
-    let (waited_ms, attempt) = (next()?.parse().unwrap_or(0), next()?.parse().ok()?);
-    let queue = Queue::parse(next()?)?;
-    // A phase's name may hold spaces; the task's holds no slash.
-    let (task, phase) = next()?.split_once('/')?;
-    Some(Leased {
-        task: TaskId::parse(task).ok()?,
-        phase: phase.to_owned(),
-        queue,
-        attempt,
-        fence,
-        deliveries,
-        waited_ms,
-    })
+fn one_leased(now: u64, name: &str, entry: &str, stored: &str) -> Option<Leased> {
+    // A phase's name may hold a slash; the task's holds none.
+    let (task, phase) = name.split_once('/')?;
+    let JobView { queue, attempt, fence, deliveries, .. } = job(phase, stored).ok()??;
+    let since: u64 = entry.split_once('-')?.0.parse().ok()?;
+    let waited_ms = now.saturating_sub(since);
+    let task = TaskId::parse(task).ok()?;
+    Some(Leased { task, phase: phase.to_owned(), queue, attempt, fence, deliveries, waited_ms })
 }
 
 impl Leased {
@@ -171,7 +165,7 @@ fn happening(payload: &[u8]) -> std::result::Result<Happening, DecodeError> {
     }
 }
 
-/// A stored job as `prelude.lua` describes it. `None` where only its fence is kept.
+/// A stored job as `prelude.lua` describes it. `None` where only its fence is kept; a leased one may have been reported.
 pub(super) fn job(phase: &str, stored: &str) -> Result<Option<JobView>> {
     let mut parts = stored.splitn(8, ' ');
     let mut next = || parts.next().unwrap_or_default();
@@ -181,7 +175,7 @@ pub(super) fn job(phase: &str, stored: &str) -> Result<Option<JobView>> {
         "q" => (Place::Queued, None),
         "d" => (Place::Delayed, None),
         "l" => (Place::Leased, Some(who.to_owned())),
-        "r" => (Place::Reported, Some(who.to_owned()).filter(|who| who != "-")),
+        "r" => (Place::Reported, None),
         "x" => (Place::Quarantined, None),
         "n" => return Ok(None),
         _ => return Err(odd("jobs", format!("cannot read `{stored}`"))),

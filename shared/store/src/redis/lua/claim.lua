@@ -2,7 +2,7 @@
 --
 -- ARGV   owner, most jobs, lease in ms, limits (MessagePack, or the empty string for none), then the queues in order
 --        limits: room by name, room of a repository that is not named (or -1), provider by agent or reviewer
--- Result {a list of `fence deliveries waited-ms attempt queue task/phase`, the queues that have more}
+-- Result {now in ms; for each: task/phase, entry, job; the queues that have more}
 --
 -- Of sixteen jobs that are claimed from a queue, twelve are of high priority, three of normal and one of low, where all
 -- have ready jobs; what one does not use goes to the others, the higher first. Within a priority the lanes take turns.
@@ -127,10 +127,13 @@ local function lease_all()
     add('depth', ring.name, -1)
     if place == 'q' and who == entry then
       fence, deliveries = fence + 1, deliveries + 1
-      put_job(name, fence, 'l', owner, deliveries, rest)
-      score('leases:' .. ring.queue, name, till)
-      claimed[#claimed + 1] = fence .. ' ' .. deliveries .. ' ' .. (now - string.match(entry, '^%d+')) .. ' '
-        .. string.match(rest, '^%d+') .. ' ' .. ring.queue .. ' ' .. name
+      local job = fence .. ' l ' .. owner .. ' ' .. deliveries .. ' ' .. rest
+      set('jobs', name, job)
+      score('leases', name .. '/' .. fence, till)
+      add('leased', ring.queue, 1)
+      claimed[#claimed + 1] = name
+      claimed[#claimed + 1] = entry
+      claimed[#claimed + 1] = job
     elseif not place then
       set_job_aside(name, 'where the job is cannot be read')
     end
@@ -209,4 +212,4 @@ if #picked == most then
     end
   end
 end
-return {claimed, more}
+return {string.format('%d', now), claimed, more}

@@ -1,7 +1,8 @@
 -- Commits transitions, each whole or not at all; also adds new tasks.
 --
 -- ARGV   generation of partitions that the caller knows, `1` to add tasks, token of this call, kinds (MessagePack, below),
---        then for each: kind, task, version, guard fence, receipt, `time lines notices` (JSON), record
+--        how many lines the event log gets, those lines (JSON: a list of {task, time, notices}, one for each commit),
+--        then for each: kind, task, version, guard fence, receipt, record
 --        A kind is what many transitions of a call have in common:
 --        guard phase, state, is final, phases to look at, jobs {phase, put, delay ms, rest, queue, priority, lane},
 --        deltas {key, by}, phases joined by US
@@ -11,7 +12,6 @@
 local create, token = ARGV[2] == '1', ARGV[3]
 local kinds = cmsgpack.unpack(ARGV[4])
 local sequence
-local log, lines = {}, {}
 
 local function next_sequence()
   sequence = sequence or tonumber(redis.call('GET', P .. 'seq') or 0)
@@ -35,14 +35,14 @@ local function index(task, before, state, number)
 end
 
 -- A task in a final state keeps no jobs.
-local function forget_jobs(task, phases)
+local function forget_jobs(task, phases, reported)
   for _, phase in ipairs(phases) do
     local name = task .. '/' .. phase
     local stored = get('jobs', name)
     if stored then
-      local _, place, who, _, rest = read_job(stored)
-      if place then
-        take_out(name, place, who, rest)
+      local fence, place, who, _, rest = read_job(stored)
+      if place and phase ~= reported then
+        take_out(name, fence, place, who, rest)
       end
       set('jobs', name, false)
     end
@@ -50,10 +50,10 @@ local function forget_jobs(task, phases)
 end
 
 -- Takes a phase's job out of wherever it is and raises its fence, once a commit. Gives the fence and what else is kept.
-local function touch(name, raised)
+local function touch(name, raised, is_reported)
   local fence, place, who, _, rest = read_job(get('jobs', name) or '')
-  if place then
-    take_out(name, place, who, rest)
+  if place and not is_reported then
+    take_out(name, fence, place, who, rest)
   end
   fence = (fence or 0) + (raised[name] and 0 or 1)
   raised[name] = true
@@ -64,14 +64,15 @@ local function change_jobs(task, kind)
   local raised = {}
   if kind[1] ~= '' and not kind.is_guard_changed then
     local name = task .. '/' .. kind[1]
-    local fence, rest = touch(name, raised)
+    local fence, rest = touch(name, raised, true)
     put_job(name, fence, 'n', '-', 0, rest)
   end
   for _, change in ipairs(kind[5]) do
     local phase, put, delay, rest, queue, priority, lane = unpack(change)
     local name = task .. '/' .. phase
     if put or get('jobs', name) then
-      local fence, before = touch(name, raised)
+      -- The job of the outcome that is decided on was reported: it is nowhere.
+      local fence, before = touch(name, raised, phase == kind[1] and not raised[name])
       if not put then
         put_job(name, fence, 'n', '-', 0, before)
       elseif delay > 0 then
@@ -84,7 +85,7 @@ local function change_jobs(task, kind)
   end
 end
 
-local function commit(kind, mark, task, version, guard_fence, receipt, told, record)
+local function commit(kind, mark, task, version, guard_fence, receipt, record)
   local head = get('heads', task)
   local found, before, number, last
   if head then
@@ -111,17 +112,11 @@ local function commit(kind, mark, task, version, guard_fence, receipt, told, rec
   set('heads', task, (version + 1) .. ' ' .. kind[2] .. ' ' .. number .. ' ' .. mark .. ' ' .. kind[7])
   index(task, before, kind[2], number)
   if kind[3] then
-    forget_jobs(task, kind[4])
+    forget_jobs(task, kind[4], kind[1])
   else
     change_jobs(task, kind)
   end
   kind.applied = kind.applied + 1
-  if told ~= '' then
-    local at, said, notices = string.match(told, '^(%d+) (%d+) (.*)$')
-    log[#log + 1] = task .. ' ' .. at
-    log[#log + 1] = notices
-    lines[#log] = said
-  end
   if receipt ~= '' then
     acknowledged[#acknowledged + 1] = receipt
   end
@@ -129,25 +124,35 @@ local function commit(kind, mark, task, version, guard_fence, receipt, told, rec
 end
 
 -- The event log keeps about ten thousand lines.
-local function write_log()
-  local from = 1
-  while from <= #log do
-    local to = math.min(#log, from + 999)
-    local said = 0
-    for i = from + 1, to, 2 do
-      said = said + lines[i]
-    end
-    redis.call('XADD', P .. 'events', '*', 'n', said, unpack(log, from, to))
-    local kept = redis.call('INCRBY', P .. 'events:lines', said)
-    while kept > 10500 do
-      local oldest = redis.call('XRANGE', P .. 'events', '-', '+', 'COUNT', 1)[1]
-      if not oldest or kept - oldest[2][2] < 10000 then
-        break
+local function write_log(results)
+  local said, told = tonumber(ARGV[5]), ARGV[6]
+  for _, result in ipairs(results) do
+    if result ~= 'a' then
+      -- Only what happened is told.
+      local happened = {}
+      said = 0
+      for i, commit in ipairs(cjson.decode(told)) do
+        if results[i] == 'a' then
+          happened[#happened + 1] = commit
+          said = said + #commit[3]
+        end
       end
-      redis.call('XDEL', P .. 'events', oldest[1])
-      kept = redis.call('DECRBY', P .. 'events:lines', oldest[2][2])
+      told = cjson.encode(happened)
+      break
     end
-    from = to + 1
+  end
+  if said == 0 then
+    return
+  end
+  redis.call('XADD', P .. 'events', '*', said, told)
+  local kept = redis.call('INCRBY', P .. 'events:lines', said)
+  while kept > 10500 do
+    local oldest = redis.call('XRANGE', P .. 'events', '-', '+', 'COUNT', 1)[1]
+    if not oldest or kept - oldest[2][1] < 10000 then
+      break
+    end
+    redis.call('XDEL', P .. 'events', oldest[1])
+    kept = redis.call('DECRBY', P .. 'events:lines', oldest[2][1])
   end
 end
 
@@ -161,7 +166,7 @@ for _, kind in ipairs(kinds) do
   end
 end
 local tasks, names = {}, {}
-for i = 5, #ARGV, 7 do
+for i = 7, #ARGV, 6 do
   local task = ARGV[i + 1]
   tasks[#tasks + 1] = task
   for _, phase in ipairs(kinds[tonumber(ARGV[i])][4]) do
@@ -169,14 +174,18 @@ for i = 5, #ARGV, 7 do
   end
 end
 load('heads', tasks)
--- Of a new task there are no jobs.
-if not create then
+if create then
+  -- Of a new task there are no jobs.
+  for _, name in ipairs(names) do
+    known.jobs[name] = false
+  end
+else
   load('jobs', names)
 end
 local results = {}
-for i = 5, #ARGV, 7 do
-  local task, version, fence, receipt, told, record = unpack(ARGV, i + 1, i + 6)
-  results[#results + 1] = commit(kinds[tonumber(ARGV[i])], token .. i, task, version, fence, receipt, told, record)
+for i = 7, #ARGV, 6 do
+  local task, version, fence, receipt, record = unpack(ARGV, i + 1, i + 5)
+  results[#results + 1] = commit(kinds[tonumber(ARGV[i])], token .. i, task, version, fence, receipt, record)
 end
 for _, kind in ipairs(kinds) do
   for _, delta in ipairs(kind[6]) do
@@ -186,6 +195,6 @@ end
 if sequence then
   redis.call('SET', P .. 'seq', string.format('%.0f', sequence))
 end
-write_log()
+write_log(results)
 flush()
 return results

@@ -12,10 +12,12 @@ end
 load('jobs', names)
 for n, name in ipairs(names) do
   local i = 4 * n - 2
-  local fence, owner, queue = string.match(get('jobs', name) or '', '^(%d+) l (%S+) %d+ %d+ (%l+)')
+  local fence, owner = string.match(get('jobs', name) or '', '^(%d+) l (%S+)')
   local state = 0
-  if fence == ARGV[i + 2] and owner == ARGV[i + 3] then
-    score('leases:' .. queue, name, till)
+  -- One that was reported is no longer there.
+  local lease = name .. '/' .. ARGV[i + 2]
+  if fence == ARGV[i + 2] and owner == ARGV[i + 3] and redis.call('ZSCORE', P .. 'leases', lease) then
+    score('leases', lease, till)
     state = 1
   else
     local before = string.match(get('heads', tasks[n]) or '', '^%d+ (%l+)')

@@ -9,7 +9,7 @@
 --   q:<queue>:<priority>:<lane>  stream of jobs that are ready: task -> phase; there only while it has entries
 --   ring:<queue>:<priority>      sorted set of the lanes that have ready jobs, by whose turn it is
 --   turns                hash: <queue>:<priority> the last turn given; <queue> how many jobs were claimed
---   leases:<queue>       sorted set of <task>/<phase> by the time at which the lease runs out
+--   leases, leased       sorted set of <task>/<phase>/<fence> by the time at which the lease runs out; hash: how many by queue
 --   delayed              sorted set of <task>/<phase> by the time at which the job is due
 --   outcomes             stream of outcomes: <task>/<phase>/<fence>/<attempt> -> payload, or `!<deliveries>` for a job that
 --                        was given up. Group `c`; consumers are coordinators
@@ -17,8 +17,8 @@
 --   seq                  the last sequence number
 --   escalated            sorted set of escalated tasks by the time at which their records last changed
 --   counts, depth        hashes: counters and gauges; ready jobs by <queue>:<priority>
---   events, events:lines stream: the event log, an entry for each call: n how many lines, then <task> <at> -> JSON list
---                        of notices; and how many lines there are
+--   events, events:lines stream: the event log, an entry for each call: how many lines -> JSON list of {task, time, notices};
+--                        and how many lines there are
 --   pauses, quarantine   hashes
 --   meta                 hash: epoch, schema, beat, generation (how often partitions were added), partitions
 -- Of the first partition only:
@@ -26,8 +26,8 @@
 --   permits, held        sorted set of <name> RS <lease> by the time at which it runs out; hash of how many by name
 --
 -- A job is a text: fence, place, who, deliveries, attempt, queue, priority, lane; the lane is the rest and may hold spaces.
--- Places: q queued (who is the entry), l leased and r reported (who is the owner, or `-` where the job was given up),
--- d delayed, x quarantined, n none (only the fence is kept).
+-- Places: q queued (who is the entry), l leased or reported (who is the owner; reported when it is not in `leases`), r given
+-- up, d delayed, x quarantined, n none (only the fence is kept).
 -- A claimed job has left its stream: the lease in its own record is the claim, since only a script can check its owner
 -- and its fence. A lane is what has to share turns: repository, workflow, agent or reviewer, joined by US.
 --
@@ -195,7 +195,7 @@ local function make_ready(name, fence, deliveries, rest)
 end
 
 -- Takes a job out of wherever it is. The caller stores it anew.
-local function take_out(name, place, who, rest)
+local function take_out(name, fence, place, who, rest)
   if place == 'q' then
     local _, queue, priority, lane = read_rest(rest)
     local line = queue .. ':' .. priority
@@ -210,8 +210,11 @@ local function take_out(name, place, who, rest)
   elseif place == 'd' then
     score('delayed', name, false)
   elseif place == 'l' then
-    local _, queue = read_rest(rest)
-    score('leases:' .. queue, name, false)
+    -- What was reported is no longer there.
+    if redis.call('ZREM', P .. 'leases', name .. '/' .. fence) == 1 then
+      local _, queue = read_rest(rest)
+      add('leased', queue, -1)
+    end
   elseif place == 'x' then
     redis.call('HDEL', P .. 'quarantine', 'job:' .. name)
   end

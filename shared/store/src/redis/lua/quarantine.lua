@@ -10,7 +10,7 @@ for i = 1, #ARGV, 5 do
     local name = task .. '/' .. phase
     local fence, place, who, deliveries, rest = read_job(get('jobs', name) or '')
     if place == 'l' and fence == id then
-      take_out(name, place, who, rest)
+      take_out(name, fence, place, who, rest)
       -- The delivery does not count: nobody could work on it.
       put_job(name, fence, 'x', '-', deliveries - 1, rest)
       set_job_aside(name, reason)

@@ -14,9 +14,13 @@ for n, name in ipairs(names) do
   local fence, place, owner, deliveries, rest = read_job(stored or '')
   local result = 0
   if place == 'l' and fence == ARGV[i + 2] and owner == ARGV[i + 3] then
-    take_out(name, place, owner, rest)
-    make_ready(name, fence + 1, deliveries - 1, rest)
-    result = 1
+    -- What was reported is no longer there.
+    if redis.call('ZREM', P .. 'leases', name .. '/' .. fence) == 1 then
+      local _, queue = read_rest(rest)
+      add('leased', queue, -1)
+      make_ready(name, fence + 1, deliveries - 1, rest)
+      result = 1
+    end
   elseif not stored and not get('heads', ARGV[i]) then
     result = 3
   end

@@ -1,30 +1,19 @@
--- Hands in outcomes.
+-- Ends leases and begins outcomes.
 --
--- ARGV   for each: task, phase, fence, owner, payload
--- Result for each: 1 accepted, 0 stale, 3 its task is not here. The rightful owner is told 1 again when it asks again.
+-- ARGV   for each: lease (<task>/<phase>/<fence>), queue, attempt, payload
+-- Result for each: 1 done, 0 the lease is not there
+--
+-- Whose the lease is was looked at before: a lease has its fence in its name, so nobody can end another's.
 
-local names, results = {}, {}
-for i = 1, #ARGV, 5 do
-  names[#names + 1] = ARGV[i] .. '/' .. ARGV[i + 1]
-end
-load('jobs', names)
-for n, name in ipairs(names) do
-  local i = 5 * n - 4
-  local stored = get('jobs', name)
-  local fence, place, owner, deliveries, rest = read_job(stored or '')
-  local result = 0
-  if fence == ARGV[i + 2] and owner == ARGV[i + 3] and (place == 'l' or place == 'r') then
-    result = 1
-    if place == 'l' then
-      local attempt, queue = read_rest(rest)
-      redis.call('XADD', P .. 'outcomes', '*', name .. '/' .. fence .. '/' .. attempt, ARGV[i + 4])
-      put_job(name, fence, 'r', owner, deliveries, rest)
-      score('leases:' .. queue, name, false)
-    end
-  elseif not stored and not get('heads', ARGV[i]) then
-    result = 3
+local results = {}
+for i = 1, #ARGV, 4 do
+  local lease = ARGV[i]
+  local ended = redis.call('ZREM', P .. 'leases', lease)
+  if ended == 1 then
+    redis.call('XADD', P .. 'outcomes', '*', lease .. '/' .. ARGV[i + 2], ARGV[i + 3])
+    add('leased', ARGV[i + 1], -1)
   end
-  results[n] = result
+  results[#results + 1] = ended
 end
 flush()
 return results

@@ -22,7 +22,7 @@ end
 
 local queues = {}
 for _, queue in ipairs(QUEUES) do
-  queues[#queues + 1] = {queue, redis.call('ZCARD', P .. 'leases:' .. queue), oldest_ready(queue)}
+  queues[#queues + 1] = {queue, tonumber(redis.call('HGET', P .. 'leased', queue) or 0), oldest_ready(queue)}
 end
 local escalated = redis.call('ZRANGE', P .. 'escalated', 0, 0, 'WITHSCORES')
 return {
