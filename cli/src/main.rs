@@ -28,6 +28,10 @@ pub(crate) enum Ended {
     Waiting,
 }
 
+/// Most of the work is small texts that come and go; this allocator is made for that.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[tokio::main]
 async fn main() -> ExitCode {
     // A wrong use of the command line ends in here, with 2.

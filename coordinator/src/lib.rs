@@ -107,7 +107,9 @@ impl Coordinator {
                 }
             }
         };
-        tokio::join!(outcomes::run(&self, &shutdown), housekeeping::run(&self, &shutdown), serving);
+        // Two, so that one decides while the other waits for the store.
+        let deciding = async { tokio::join!(outcomes::run(&self, &shutdown), outcomes::run(&self, &shutdown)) };
+        tokio::join!(deciding, housekeeping::run(&self, &shutdown), serving);
         if let Err(error) = self.store.presence(&self.presence(), true).await {
             tracing::debug!(%error, "could not say that the coordinator leaves");
         }

@@ -33,6 +33,10 @@ struct Arguments {
     allow_volatile: bool,
 }
 
+/// Most of the work is small texts that come and go; this allocator is made for that.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[tokio::main]
 async fn main() -> ExitCode {
     match run(Arguments::parse()).await {

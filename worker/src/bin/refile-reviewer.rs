@@ -7,6 +7,10 @@ use refile_telemetry::process;
 use refile_worker::service::{Arguments, serve};
 use refile_worker::worker::Role;
 
+/// Most of the work is small texts that come and go; this allocator is made for that.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[tokio::main]
 async fn main() -> ExitCode {
     let command =

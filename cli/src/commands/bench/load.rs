@@ -12,6 +12,26 @@ use serde::{Deserialize, Serialize};
 
 use super::latency::{Latency, now_us};
 
+/// What descriptions are made of.
+const WORDS: [&str; 16] = [
+    "handle",
+    "the",
+    "429",
+    "responses",
+    "of",
+    "client",
+    "and",
+    "retry",
+    "after",
+    "header",
+    "names",
+    "time",
+    "in",
+    "queue",
+    "a",
+    "test",
+];
+
 /// What every part of the benchmark is told.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Load {
@@ -31,8 +51,16 @@ impl Load {
     /// The task of a number, which is to be done from `due_us` on.
     pub(super) fn task(&self, number: u64, due_us: u64) -> NewTask {
         let mut description = format!("{due_us} {number} ");
-        let words = "Handle 429 responses in the client and retry after the time that the header names. ";
-        description.extend(words.chars().cycle().take(self.payload.saturating_sub(description.len())));
+        // No two tasks have the same text, as no two real ones have: xorshift64 (Marsaglia 2003) draws the words.
+        let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        while description.len() < self.payload {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            description.push_str(WORDS[state as usize % WORDS.len()]);
+            description.push(' ');
+        }
+        description.truncate(self.payload.max(format!("{due_us} {number} ").len()));
         NewTask {
             title: format!("Task {number} of the benchmark"),
             description,

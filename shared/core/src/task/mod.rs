@@ -12,6 +12,11 @@ use crate::policy::OnExhausted;
 use crate::verdict::Verdict;
 pub use states::{AttemptOutcome, Cause, EscalationReason, PhaseState, Priority, Queue, TaskState};
 
+/// What a reader makes of a field that is missing need not be written: records stay small.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// One piece of wanted work on one repository.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Task {
@@ -19,7 +24,8 @@ pub struct Task {
     pub id: TaskId,
     /// One line for people.
     pub title: String,
-    /// What was submitted. It never changes.
+    /// What was submitted. It never changes, so a store may keep it apart from the rest.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// The repository: a path or a URL.
     pub repository: String,
@@ -52,10 +58,10 @@ pub struct Task {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub escalations: Vec<Escalation>,
     /// What agents and reviewers used up.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub spent: Usage,
     /// The part of `spent` that no longer counts against the budget, since a person said to go on.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub spent_before_budget: Usage,
 }
 
@@ -68,7 +74,7 @@ pub struct Phase {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<String>,
     /// The workflow's own limits for it.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub limits: PhaseLimits,
     /// Where it stands.
     pub state: PhaseState,
@@ -76,7 +82,7 @@ pub struct Phase {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<Job>,
     /// Attempts beyond the cap that people or later phases granted.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub granted: u32,
     /// How often it sent a predecessor back, by the predecessor's name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -175,7 +181,7 @@ pub struct Attempt {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transcript: Option<String>,
     /// The escalations' budgets start again from here after a person's `retry`: failures before these counts are spent.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub forgiven: Forgiven,
 }
 
@@ -246,7 +252,7 @@ pub struct Review {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_digest: Option<String>,
     /// What it used up.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub usage: Usage,
     /// The single opinions, where the reviewer is a panel.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -265,7 +271,7 @@ pub struct Approval {
     /// The patch id of the diff that was judged.
     pub patch_id: String,
     /// A person approved although a gate had failed.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub overrides_gates: bool,
     /// The commit on the base branch, once it is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]

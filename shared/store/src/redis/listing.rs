@@ -1,11 +1,10 @@
 //! Tasks in order, newest first, over all partitions: the indexes of the states are merged by sequence number.
 
-use redis::Cmd;
-use refile_core::{Task, TaskId, TaskState};
+use refile_core::{TaskId, TaskState};
 
 use super::RedisStore;
+use super::replies::Record;
 use crate::Result;
-use crate::envelope::decode;
 use crate::model::{Cursor, Filter, Page};
 
 /// A line of an index.
@@ -27,7 +26,7 @@ impl RedisStore {
             let records = self.records(&rows).await?;
             for (row, record) in rows.into_iter().zip(records) {
                 before = Some(Cursor(row.sequence));
-                match record.as_deref().map(decode::<Task>) {
+                match record.map(Record::decode) {
                     Some(Ok(task)) if filter.matches(&task) => page.tasks.push(task),
                     Some(Ok(_)) | None => {}
                     Some(Err(_)) => page.undecodable.extend(TaskId::parse(&row.id)),
@@ -63,21 +62,13 @@ impl RedisStore {
         Ok(rows)
     }
 
-    async fn records(&self, rows: &[Row]) -> Result<Vec<Option<Vec<u8>>>> {
-        let mut records: Vec<Option<Vec<u8>>> = vec![None; rows.len()];
+    async fn records(&self, rows: &[Row]) -> Result<Vec<Option<Record>>> {
+        let ids: Vec<TaskId> = rows.iter().filter_map(|row| TaskId::parse(&row.id).ok()).collect();
+        let mut records: Vec<Option<Record>> = rows.iter().map(|_| None).collect();
         for partition in 0..self.topology().partitions() {
-            let here: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].partition == partition).collect();
-            if here.is_empty() {
-                continue;
-            }
-            let mut command = Cmd::new();
-            command.arg("HMGET").arg(self.key(partition, "records"));
-            for i in &here {
-                command.arg(&rows[*i].id);
-            }
-            let found: Vec<Option<Vec<u8>>> = self.link.query("list", &command).await?;
-            for (i, record) in here.into_iter().zip(found) {
-                records[i] = record;
+            let here: Vec<usize> = (0..ids.len()).filter(|i| rows[*i].partition == partition).collect();
+            for (i, record) in here.iter().zip(self.records_in(partition, here.iter().map(|i| &ids[*i])).await?) {
+                records[*i] = record;
             }
         }
         Ok(records)

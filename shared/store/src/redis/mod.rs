@@ -33,8 +33,8 @@ use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
 use redis::{Cmd, Value};
-use refile_core::TaskId;
 use refile_core::count::Count;
+use refile_core::{Task, TaskId};
 use serde::Serialize;
 use tokio::sync::Mutex;
 
@@ -238,7 +238,7 @@ impl RedisStore {
     async fn commit_in(&self, partition: u32, commits: &[&Commit], create: bool) -> Result<Option<Vec<String>>> {
         let engine = |source: crate::error::Cause| StoreError::Engine { operation: "commit", source };
         let mut kinds: Vec<Kind<'_>> = Vec::new();
-        let mut items: Vec<Vec<u8>> = Vec::with_capacity(commits.len() * 6);
+        let mut items: Vec<Vec<u8>> = Vec::with_capacity(commits.len() * 7);
         for commit in commits {
             let kind = kind(commit);
             let number = kinds.iter().position(|k| *k == kind).unwrap_or_else(|| {
@@ -252,7 +252,9 @@ impl RedisStore {
             items.push(version.to_string().into_bytes());
             items.push(fence.to_string().into_bytes());
             items.push(receipt.into());
-            items.push(encode(&commit.task).map_err(|e| engine(Box::new(e)))?);
+            let record = Task { description: String::new(), ..commit.task.clone() };
+            items.push(encode(&record).map_err(|e| engine(Box::new(e)))?);
+            items.push(if create { commit.task.description.clone().into_bytes() } else { Vec::new() });
         }
         let generations = self.topology().generations().to_string();
         let token = format!("{:x}:", uuid::Uuid::new_v4().as_u128() as u64);

@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use redis::Cmd;
 use refile_core::{Queue, TaskId};
 
-use super::replies;
+use super::replies::{self, Record};
 use super::{Place, RedisStore, event_log, lease_arguments, owner, place_of, scripts, slices};
-use crate::envelope::{decode, encode};
+use crate::envelope::encode;
 use crate::model::{
     Claim, ClaimRequest, Commit, Committed, Cursor, Filter, JobView, Lease, LeaseState, LoggedEvent, Page, Pause,
     PauseTarget, Place as JobPlace, Presence, Promoted, Quarantined, Receipt, Reclaimed, Report, Reported, Stats,
@@ -247,8 +247,9 @@ impl Store for RedisStore {
     async fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Option<Versioned>>> {
         let found = self.tasks_raw(ids).await?;
         let decoded = ids.iter().zip(found).map(|(id, found)| {
-            let Some((record, version)) = found else { return Ok(None) };
-            let task = decode(&record).map_err(|source| StoreError::Undecodable { task: id.clone(), source })?;
+            let Some(record) = found else { return Ok(None) };
+            let version = record.version;
+            let task = record.decode().map_err(|source| StoreError::Undecodable { task: id.clone(), source })?;
             Ok(Some(Versioned { task, version }))
         });
         decoded.collect()
@@ -464,8 +465,8 @@ impl RedisStore {
             let (jobs, here) = replies::leased(reply)?;
             let records = self.records_in(partition, jobs.iter().map(|j| &j.task)).await?;
             let (mut some, mut broken) = (Vec::with_capacity(jobs.len()), Vec::new());
-            for (job, (record, _)) in jobs.into_iter().zip(records) {
-                match job.with(record.as_deref(), &request.owner) {
+            for (job, record) in jobs.into_iter().zip(records) {
+                match job.with(record, &request.owner) {
                     Ok(claim) => some.push(claim),
                     Err(job) => broken.push(job),
                 }
@@ -582,8 +583,8 @@ impl RedisStore {
         }
         let records = self.records_in(partition, outgoing.iter().map(|o| &o.task)).await?;
         let mut taken = Vec::with_capacity(outgoing.len());
-        for (outcome, (record, version)) in outgoing.into_iter().zip(records) {
-            match outcome.with(partition, record.as_deref(), version) {
+        for (outcome, record) in outgoing.into_iter().zip(records) {
+            match outcome.with(partition, record) {
                 Ok(outcome) => taken.push(outcome),
                 Err(outcome) => broken.push(outcome),
             }
@@ -603,31 +604,34 @@ impl RedisStore {
     }
 
     /// Records and versions of tasks of one partition, not decoded. Beside the scripts: large values are slow in Lua.
-    async fn records_in(
+    pub(super) async fn records_in<'i>(
         &self,
         partition: u32,
-        ids: impl Iterator<Item = &TaskId>,
-    ) -> Result<Vec<(Option<Vec<u8>>, u64)>> {
+        ids: impl Iterator<Item = &'i TaskId>,
+    ) -> Result<Vec<Option<Record>>> {
         let ids: Vec<&str> = ids.map(TaskId::as_str).collect();
         if ids.is_empty() {
             return Ok(Vec::new());
         }
         let mut pipe = redis::pipe();
         pipe.cmd("HMGET").arg(self.key(partition, "records")).arg(&ids);
+        pipe.cmd("HMGET").arg(self.key(partition, "texts")).arg(&ids);
         pipe.cmd("HMGET").arg(self.key(partition, "heads")).arg(&ids);
-        let (records, heads): (Vec<Option<Vec<u8>>>, Vec<Option<String>>) =
+        let (records, texts, heads): (Vec<Option<Vec<u8>>>, Vec<Option<String>>, Vec<Option<String>>) =
             self.link.query_pipe("records", &pipe).await?;
         let version = |head: Option<String>| head.and_then(|h| h.split(' ').next()?.parse().ok()).unwrap_or(0);
-        Ok(records.into_iter().zip(heads.into_iter().map(version)).collect())
+        let rows = records.into_iter().zip(texts).zip(heads);
+        Ok(rows
+            .map(|((record, text), head)| {
+                record.map(|bytes| Record { bytes, description: text.unwrap_or_default(), version: version(head) })
+            })
+            .collect())
     }
 
     /// Records and versions, not decoded.
-    async fn tasks_raw(&self, ids: &[TaskId]) -> Result<Vec<Option<(Vec<u8>, u64)>>> {
-        self.routed(ids, Place::Home, |partition, ids| async move {
-            let found = self.records_in(partition, ids.into_iter()).await?;
-            Ok(found.into_iter().map(|(record, version)| Some((record?, version))).collect())
-        })
-        .await
+    async fn tasks_raw(&self, ids: &[TaskId]) -> Result<Vec<Option<Record>>> {
+        self.routed(ids, Place::Home, |partition, ids| async move { self.records_in(partition, ids.into_iter()).await })
+            .await
     }
 }
 

@@ -1,7 +1,7 @@
 //! From the scripts' replies to the model. Everything that comes out of the server is parsed here, strictly.
 
 use redis::{FromRedisValue, Value};
-use refile_core::{Outcome, Priority, Queue, TaskId};
+use refile_core::{Outcome, Priority, Queue, Task, TaskId};
 use serde::Deserialize;
 
 use super::is_known_count;
@@ -39,6 +39,21 @@ pub(super) fn committed(what: &str) -> Result<Committed> {
     }
 }
 
+/// A record as it is stored.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    pub(super) bytes: Vec<u8>,
+    pub(super) description: String,
+    pub(super) version: u64,
+}
+
+impl Record {
+    pub(super) fn decode(self) -> std::result::Result<Task, DecodeError> {
+        let task: Task = decode(&self.bytes)?;
+        Ok(Task { description: self.description, ..task })
+    }
+}
+
 /// A job that `claim.lua` handed out; its record is read afterwards.
 pub(super) struct Leased {
     pub(super) task: TaskId,
@@ -72,9 +87,9 @@ fn one_leased(now: u64, name: &str, entry: &str, stored: &str) -> Option<Leased>
 
 impl Leased {
     /// With its record. One that cannot be decoded is set apart.
-    pub(super) fn with(self, record: Option<&[u8]>, owner: &str) -> std::result::Result<Claim, Broken> {
+    pub(super) fn with(self, record: Option<Record>, owner: &str) -> std::result::Result<Claim, Broken> {
         let Self { task: id, phase, queue, attempt, fence, deliveries, waited_ms } = self;
-        match decode(record.unwrap_or_default()) {
+        match record.unwrap_or_default().decode() {
             Ok(task) => {
                 let lease = Lease { task: id, phase, fence, owner: owner.to_owned() };
                 Ok(Claim { lease, queue, attempt, deliveries, waited_ms, task })
@@ -135,13 +150,9 @@ pub(super) fn outgoing((id, mut fields): Entry) -> std::result::Result<Outgoing,
 
 impl Outgoing {
     /// With its record and that one's version. One that cannot be decoded is set apart.
-    pub(super) fn with(
-        self,
-        partition: u32,
-        record: Option<&[u8]>,
-        version: u64,
-    ) -> std::result::Result<Taken, Broken> {
-        let reason = match (happening(&self.payload), record.map(decode)) {
+    pub(super) fn with(self, partition: u32, record: Option<Record>) -> std::result::Result<Taken, Broken> {
+        let version = record.as_ref().map_or(0, |r| r.version);
+        let reason = match (happening(&self.payload), record.map(Record::decode)) {
             (Ok(happening), Some(Ok(task))) => {
                 let receipt = Receipt { task: self.task, id: format!("{partition}:{}", self.entry) };
                 let guard = Guard { phase: self.phase.clone(), fence: self.fence, receipt };

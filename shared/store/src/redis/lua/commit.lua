@@ -2,7 +2,7 @@
 --
 -- ARGV   generation of partitions that the caller knows, `1` to add tasks, token of this call, kinds (MessagePack, below),
 --        how many lines the event log gets, those lines (JSON: a list of {task, time, notices}, one for each commit),
---        then for each: kind, task, version, guard fence, receipt, record
+--        then for each: kind, task, version, guard fence, receipt, record, description of a new task
 --        A kind is what many transitions of a call have in common:
 --        guard phase, state, is final, phases to look at, jobs {phase, put, delay ms, rest, queue, priority, lane},
 --        deltas {key, by}, phases joined by US
@@ -85,7 +85,7 @@ local function change_jobs(task, kind)
   end
 end
 
-local function commit(kind, mark, task, version, guard_fence, receipt, record)
+local function commit(kind, mark, task, version, guard_fence, receipt, record, text)
   local head = get('heads', task)
   local found, before, number, last
   if head then
@@ -109,6 +109,9 @@ local function commit(kind, mark, task, version, guard_fence, receipt, record)
     return 'c'
   end
   set('records', task, record)
+  if create then
+    set('texts', task, text)
+  end
   set('heads', task, (version + 1) .. ' ' .. kind[2] .. ' ' .. number .. ' ' .. mark .. ' ' .. kind[7])
   index(task, before, kind[2], number)
   if kind[3] then
@@ -166,7 +169,7 @@ for _, kind in ipairs(kinds) do
   end
 end
 local tasks, names = {}, {}
-for i = 7, #ARGV, 6 do
+for i = 7, #ARGV, 7 do
   local task = ARGV[i + 1]
   tasks[#tasks + 1] = task
   for _, phase in ipairs(kinds[tonumber(ARGV[i])][4]) do
@@ -183,9 +186,9 @@ else
   load('jobs', names)
 end
 local results = {}
-for i = 7, #ARGV, 6 do
-  local task, version, fence, receipt, record = unpack(ARGV, i + 1, i + 5)
-  results[#results + 1] = commit(kinds[tonumber(ARGV[i])], token .. i, task, version, fence, receipt, record)
+for i = 7, #ARGV, 7 do
+  local task, version, fence, receipt, record, text = unpack(ARGV, i + 1, i + 6)
+  results[#results + 1] = commit(kinds[tonumber(ARGV[i])], token .. i, task, version, fence, receipt, record, text)
 end
 for _, kind in ipairs(kinds) do
   for _, delta in ipairs(kind[6]) do

@@ -3,7 +3,7 @@
 -- KEYS[1]  the partition's prefix, e.g. `refile:{0}:`; every key of the partition starts with it and so shares its slot
 --
 -- Keys of a partition:
---   records              hash: task -> record
+--   records, texts       hashes: task -> record without its description; task -> description, which never changes
 --   heads                hash: task -> version, state, sequence number, token of the last commit, phases joined by US
 --   jobs                 hash: <task>/<phase> -> job (below)
 --   q:<queue>:<priority>:<lane>  stream of jobs that are ready: task -> phase; there only while it has entries
@@ -44,8 +44,8 @@ local QUEUES = {'code', 'review', 'land'}
 local CHUNK = 1000
 
 -- Fields of the shared hashes as this call knows them, and those that it has changed; `false` for one that is not there.
-local known = {records = {}, heads = {}, jobs = {}}
-local changed = {records = {}, heads = {}, jobs = {}}
+local known = {records = {}, texts = {}, heads = {}, jobs = {}}
+local changed = {records = {}, texts = {}, heads = {}, jobs = {}}
 -- Changes of other keys, gathered so that each key is changed once: sums of numbers, scores of members.
 local sums, scores, acknowledged = {}, {}, {}
 
