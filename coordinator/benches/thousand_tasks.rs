@@ -77,8 +77,7 @@ async fn work(store: &SqliteStore, policy: &Policy, queue: Queue) -> usize {
     let reports: Vec<Report> = claims.into_iter().map(report).collect();
     let reported = store.report(&reports).await.unwrap();
     assert!(reported.iter().all(|r| *r == Reported::Accepted));
-    let request =
-        TakeRequest { consumer: "coordinator".to_owned(), max: BATCH, wait: Duration::ZERO, takeover: LEASE };
+    let request = TakeRequest { consumer: "coordinator".to_owned(), max: BATCH, wait: Duration::ZERO, takeover: LEASE };
     let taken = store.take_outcomes(&request).await.unwrap();
     assert_eq!(taken.len(), reports.len());
     settle(store, policy, taken).await.unwrap();
