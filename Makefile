@@ -1,6 +1,7 @@
-.PHONY: demo test lint e2e
+.PHONY: demo test lint e2e instructions
 
 demo: ; cargo run --release -- demo
 test: ; .ci/test
 lint: ; .ci/lint
 e2e: ; .ci/tools && cargo build --workspace && cargo test --package refile --test fleet -- --nocapture
+instructions: ; .ci/tools && .ci/instructions
