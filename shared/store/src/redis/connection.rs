@@ -107,14 +107,22 @@ impl Link {
         Ok(Self { server, name, observer, commands: Mutex::new((0, None)), waiting: Mutex::new(Vec::new()) })
     }
 
+    /// Whether keys of different partitions may lie on different servers.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self.server, Server::Cluster(_))
+    }
+
     /// Where the server is, without its password.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
     /// Runs a script on a partition.
-    pub(super) async fn run(&self, script: &Script, prefix: &str, arguments: &[&[u8]]) -> Result<Value> {
-        let mut invocation = script.script.key(prefix);
+    pub(super) async fn run(&self, script: &Script, keys: &[&str], arguments: &[&[u8]]) -> Result<Value> {
+        let mut invocation = script.script.prepare_invoke();
+        for key in keys {
+            invocation.key(*key);
+        }
         for argument in arguments {
             invocation.arg(*argument);
         }

@@ -148,12 +148,15 @@ impl RedisStore {
     }
 
     async fn run(&self, partition: u32, script: &Script, arguments: &[&[u8]]) -> Result<Value> {
-        let prefix = self.prefix(partition);
-        match self.link.run(script, &prefix, arguments).await {
+        let (prefix, wake) = (self.prefix(partition), self.wake_key(""));
+        // On one server scripts wake whoever waits; in a cluster they cannot, as that key may lie on another.
+        let keys = [prefix.as_str(), wake.as_str()];
+        let keys = if self.link.is_cluster() { &keys[..1] } else { &keys[..] };
+        match self.link.run(script, keys, arguments).await {
             Err(StoreError::Engine { source, .. }) if source.to_string().contains("NOGROUP") => {
                 // The queues are gone: the server was flushed or lost its file.
                 self.beat(partition).await?;
-                self.link.run(script, &prefix, arguments).await
+                self.link.run(script, keys, arguments).await
             }
             result => result,
         }
@@ -174,8 +177,15 @@ impl RedisStore {
         let epoch = uuid::Uuid::now_v7().to_string();
         let partitions = self.topology().to_string();
         let arguments = [epoch.as_bytes(), partitions.as_bytes()];
-        let reply = self.link.run(&scripts::CHECK, &self.prefix(partition), &arguments).await?;
+        let reply = self.link.run(&scripts::CHECK, &[&self.prefix(partition)], &arguments).await?;
         replies::read(scripts::CHECK.name, reply)
+    }
+
+    /// Wakes after a script, where the script could not.
+    async fn wake_in_cluster(&self, names: &[&str]) {
+        if self.link.is_cluster() {
+            self.wake(names).await;
+        }
     }
 
     /// Wakes whoever waits for one of these names. One token each is enough: who claims and leaves something wakes the
@@ -275,6 +285,9 @@ impl RedisStore {
 
     /// Says to the waiting what these commits gave them to do.
     async fn wake_for(&self, commits: &[&Commit]) {
+        if !self.link.is_cluster() {
+            return;
+        }
         let mut names: Vec<&str> = commits
             .iter()
             .flat_map(|c| &c.jobs)
@@ -285,7 +298,7 @@ impl RedisStore {
             .collect();
         names.sort_unstable();
         names.dedup();
-        self.wake(&names).await;
+        self.wake_in_cluster(&names).await;
     }
 
     async fn set_aside(&self, partition: u32, broken: &[replies::Broken]) -> Result<()> {

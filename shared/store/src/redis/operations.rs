@@ -128,7 +128,7 @@ impl Store for RedisStore {
             .routed(reports, |r| Place::Home(&r.lease.task), |partition, reports| self.report_in(partition, reports))
             .await?;
         if accepted.contains(&Some(true)) {
-            self.wake(&["outcomes"]).await;
+            self.wake_in_cluster(&["outcomes"]).await;
         }
         self.free_permits(&reports.iter().map(|r| &r.lease).collect::<Vec<_>>()).await?;
         Ok(accepted.into_iter().map(|a| if a == Some(true) { Reported::Accepted } else { Reported::Stale }).collect())
@@ -150,7 +150,7 @@ impl Store for RedisStore {
             )
             .await?;
         if released.contains(&Some(1)) {
-            self.wake(&Queue::ALL.iter().map(|q| q.as_str()).collect::<Vec<_>>()).await;
+            self.wake_in_cluster(&Queue::ALL.iter().map(|q| q.as_str()).collect::<Vec<_>>()).await;
         }
         self.free_permits(&leases.iter().collect::<Vec<_>>()).await
     }
@@ -223,7 +223,7 @@ impl Store for RedisStore {
             let (moved, next, queues): (usize, i64, Vec<String>) = replies::read(scripts::PROMOTE.name, reply)?;
             promoted.moved += moved;
             promoted.next_in_ms = sooner(promoted.next_in_ms, u64::try_from(next).ok());
-            self.wake(&queues.iter().map(String::as_str).collect::<Vec<_>>()).await;
+            self.wake_in_cluster(&queues.iter().map(String::as_str).collect::<Vec<_>>()).await;
         }
         Ok(promoted)
     }
@@ -239,7 +239,7 @@ impl Store for RedisStore {
             reclaimed.poisoned += poisoned;
             reclaimed.next_in_ms = sooner(reclaimed.next_in_ms, u64::try_from(next).ok());
             let outcomes = (poisoned > 0).then_some("outcomes");
-            self.wake(&queues.iter().map(String::as_str).chain(outcomes).collect::<Vec<_>>()).await;
+            self.wake_in_cluster(&queues.iter().map(String::as_str).chain(outcomes).collect::<Vec<_>>()).await;
         }
         Ok(reclaimed)
     }
@@ -396,7 +396,7 @@ impl Store for RedisStore {
         let reply = self.run(partition, &scripts::REPLAY, &[id.as_bytes()]).await?;
         let (replayed, woken): (u8, String) = replies::read(scripts::REPLAY.name, reply)?;
         if replayed == 1 {
-            self.wake(&[&woken]).await;
+            self.wake_in_cluster(&[&woken]).await;
         }
         Ok(replayed == 1)
     }
@@ -478,7 +478,7 @@ impl RedisStore {
             refused.extend(over);
             more.extend(here);
         }
-        self.wake(&more.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        self.wake_in_cluster(&more.iter().map(String::as_str).collect::<Vec<_>>()).await;
         Ok(Attempt { claims, refused, is_broken })
     }
 

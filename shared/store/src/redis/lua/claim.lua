@@ -200,16 +200,19 @@ for i = 5, #ARGV do
   end
 end
 local claimed = lease_all()
-flush()
 local more = {}
 if #picked == most then
   for i = 5, #ARGV do
     for _, priority in ipairs(PRIORITIES) do
-      if tonumber(redis.call('HGET', P .. 'depth', ARGV[i] .. ':' .. priority) or 0) > 0 then
+      local line = ARGV[i] .. ':' .. priority
+      local given = sums.depth and sums.depth[line] or 0
+      if tonumber(redis.call('HGET', P .. 'depth', line) or 0) + given > 0 then
         more[#more + 1] = ARGV[i]
+        woken[ARGV[i]] = true
         break
       end
     end
   end
 end
+flush()
 return {string.format('%d', now), claimed, more}
