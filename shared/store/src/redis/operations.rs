@@ -462,8 +462,11 @@ impl RedisStore {
             let mut arguments = vec![owner.as_bytes(), most.as_bytes(), lease.as_bytes(), limits.as_slice()];
             arguments.extend(request.queues.iter().map(|q| q.as_str().as_bytes()));
             let reply = self.run(partition, &scripts::CLAIM, &arguments).await?;
-            let (jobs, here) = replies::leased(reply)?;
-            let records = self.records_in(partition, jobs.iter().map(|j| &j.task)).await?;
+            let replies::Leases { jobs, more: here, records } = replies::leases(reply)?;
+            let records = match records {
+                Some(records) => records,
+                None => self.records_in(partition, jobs.iter().map(|j| &j.task)).await?,
+            };
             let (mut some, mut broken) = (Vec::with_capacity(jobs.len()), Vec::new());
             for (job, record) in jobs.into_iter().zip(records) {
                 match job.with(record, &request.owner) {
