@@ -17,7 +17,6 @@ mod redis_server;
 mod redis_cluster;
 
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
 
 use futures::FutureExt;
 use redis_cluster::{Cluster, ClusterHarness};
@@ -27,7 +26,16 @@ use suite::kit::{Harness, LONG, add, claim, coded, in_time, report, take};
 const PARTITIONS: u32 = 8;
 
 /// What asks for an order over all tasks. There is one within a partition only, so these have one partition.
-const IN_ORDER: &[&str] = &[];
+const IN_ORDER: [&str; 8] = [
+    "high_goes_before_normal_before_low_and_first_before_last",
+    "no_priority_starves",
+    "repositories_take_turns",
+    "an_expired_lease_is_delivered_again",
+    "a_release_is_not_charged",
+    "outcomes_of_a_dead_coordinator_are_taken_over",
+    "a_filter_finds_what_is_meant",
+    "the_event_log_keeps_the_newest",
+];
 
 /// A test for each part of the suite: its functions share a cluster, since one takes seconds to start.
 macro_rules! test_each_part {

@@ -159,6 +159,10 @@ impl Harness for ClusterHarness {
         corrupt_outcome(&mut self.cluster.connect(), &self.prefix(task), task);
     }
 
+    fn partitions(&self) -> u32 {
+        self.partitions
+    }
+
     async fn restart(&self) {
         self.cluster.restart();
     }

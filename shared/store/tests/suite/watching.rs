@@ -28,7 +28,12 @@ pub(crate) async fn pages_show_each_task_once(harness: &impl Harness) {
             None => break,
         }
     }
-    let newest_first: Vec<_> = names.iter().rev().cloned().collect();
+    let mut newest_first: Vec<_> = names.iter().rev().cloned().collect();
+    if harness.partitions() > 1 {
+        // Tasks of one call have an order within their partition only.
+        seen[single.len()..].sort();
+        newest_first[single.len()..].sort();
+    }
     assert_eq!(seen, newest_first);
 }
 
