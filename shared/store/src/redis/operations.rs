@@ -445,6 +445,9 @@ impl Store for RedisStore {
     }
 }
 
+/// A field of many hashes' lines; nothing where there is no such line.
+type Column<T> = Vec<Option<T>>;
+
 /// What one look at the queues gave.
 struct Attempt {
     /// What may run.
@@ -627,7 +630,7 @@ impl RedisStore {
         pipe.cmd("HMGET").arg(self.key(partition, "records")).arg(&ids);
         pipe.cmd("HMGET").arg(self.key(partition, "texts")).arg(&ids);
         pipe.cmd("HMGET").arg(self.key(partition, "heads")).arg(&ids);
-        let (records, texts, heads): (Vec<Option<Vec<u8>>>, Vec<Option<String>>, Vec<Option<String>>) =
+        let (records, texts, heads): (Column<Vec<u8>>, Column<String>, Column<String>) =
             self.link.query_pipe("records", &pipe).await?;
         let version = |head: Option<String>| head.and_then(|h| h.split(' ').next()?.parse().ok()).unwrap_or(0);
         let rows = records.into_iter().zip(texts).zip(heads);

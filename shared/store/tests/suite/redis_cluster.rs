@@ -77,7 +77,7 @@ impl Cluster {
 
     /// Waits until every node says that the cluster is sound. A master that starts waits two seconds by itself.
     fn wait(&self) {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_mins(1);
         for node in self.nodes.lock().unwrap().iter() {
             while !node.is_ready() {
                 assert!(Instant::now() < deadline, "the cluster never got sound: {}", node.ask(&["INFO"]));
