@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{MultipleNodeRoutingInfo, ResponsePolicy, RoutingInfo};
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, ScriptInvocation, Value};
 use tokio::sync::Mutex;
 
@@ -28,6 +29,8 @@ const TRIES: u32 = 2;
 enum Request<'a> {
     Script(ScriptInvocation<'a>),
     Command(&'a Cmd),
+    /// To every node that takes writes.
+    Nodes(&'a Cmd),
     Pipe(&'a Pipeline),
 }
 
@@ -134,6 +137,19 @@ impl Link {
         super::replies::read(operation, self.send(operation, Request::Command(command)).await?)
     }
 
+    /// Runs a command on each node that takes writes: the only server, or every master of a cluster.
+    pub(super) async fn query_nodes<T: FromRedisValue>(
+        &self,
+        operation: &'static str,
+        command: &Cmd,
+    ) -> Result<Vec<T>> {
+        let replies = match (&self.server, self.send(operation, Request::Nodes(command)).await?) {
+            (Server::Cluster(_), Value::Map(by_node)) => by_node.into_iter().map(|(_, reply)| reply).collect(),
+            (_, reply) => vec![reply],
+        };
+        replies.into_iter().map(|reply| super::replies::read(operation, reply)).collect()
+    }
+
     /// Runs several commands in one round trip.
     pub(super) async fn query_pipe<T: FromRedisValue>(&self, operation: &'static str, pipe: &Pipeline) -> Result<T> {
         super::replies::read(operation, self.send(operation, Request::Pipe(pipe)).await?)
@@ -173,6 +189,10 @@ impl Link {
             let reply = match &request {
                 Request::Script(invocation) => invocation.invoke_async(&mut connection).await,
                 Request::Command(command) => command.query_async(&mut connection).await,
+                Request::Nodes(command) => match &mut connection {
+                    Wire::Single(connection) => command.query_async(connection).await,
+                    Wire::Cluster(connection) => connection.route_command((*command).clone(), all_masters()).await,
+                },
                 Request::Pipe(pipe) => pipe.query_async(&mut connection).await,
             };
             match reply {
@@ -246,6 +266,11 @@ impl Link {
             StoreError::Engine { operation, source: Box::new(error) }
         }
     }
+}
+
+/// Each master, and its own reply.
+fn all_masters() -> RoutingInfo {
+    RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, Some(ResponsePolicy::Special)))
 }
 
 /// Whether an error says that the server is away, starting, or no longer the one that takes writes. A server that is out

@@ -245,7 +245,11 @@ impl Store for RedisStore {
     }
 
     async fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Option<Versioned>>> {
-        let found = self.tasks_raw(ids).await?;
+        let mut found = self.tasks_raw(ids).await?;
+        // What is not there may lie in a partition that was added a moment ago.
+        if found.iter().any(Option::is_none) && self.reload_topology().await? {
+            found = self.tasks_raw(ids).await?;
+        }
         let decoded = ids.iter().zip(found).map(|(id, found)| {
             let Some(record) = found else { return Ok(None) };
             let version = record.version;
@@ -294,6 +298,10 @@ impl Store for RedisStore {
     }
 
     async fn events(&self, after: &str, max: usize) -> Result<Vec<LoggedEvent>> {
+        // A cursor of one that knows more partitions.
+        if after.split(',').count() > self.topology().partitions() as usize {
+            self.reload_topology().await?;
+        }
         let partitions = self.topology().partitions();
         let places = event_log::parse(after, partitions as usize);
         let mut logs = Vec::new();
@@ -313,6 +321,8 @@ impl Store for RedisStore {
     }
 
     async fn set_pause(&self, target: &PauseTarget, pause: Option<&Pause>) -> Result<()> {
+        // It must reach partitions, too, that were added a moment ago.
+        self.reload_topology().await?;
         for partition in 0..self.topology().partitions() {
             let mut command = Cmd::new();
             match pause {
@@ -434,6 +444,9 @@ impl Store for RedisStore {
         }
     }
 }
+
+/// A field of many hashes' lines; nothing where there is no such line.
+type Column<T> = Vec<Option<T>>;
 
 /// What one look at the queues gave.
 struct Attempt {
@@ -620,7 +633,7 @@ impl RedisStore {
         pipe.cmd("HMGET").arg(self.key(partition, "records")).arg(&ids);
         pipe.cmd("HMGET").arg(self.key(partition, "texts")).arg(&ids);
         pipe.cmd("HMGET").arg(self.key(partition, "heads")).arg(&ids);
-        let (records, texts, heads): (Vec<Option<Vec<u8>>>, Vec<Option<String>>, Vec<Option<String>>) =
+        let (records, texts, heads): (Column<Vec<u8>>, Column<String>, Column<String>) =
             self.link.query_pipe("records", &pipe).await?;
         let version = |head: Option<String>| head.and_then(|h| h.split(' ').next()?.parse().ok()).unwrap_or(0);
         let rows = records.into_iter().zip(texts).zip(heads);

@@ -22,7 +22,8 @@
 --   events, events:lines stream: the event log, an entry for each call: how many lines -> JSON list of {task, time, notices};
 --                        and how many lines there are
 --   pauses, quarantine   hashes
---   meta                 hash: epoch, schema, beat, generation (how often partitions were added), partitions
+--   meta                 hash: epoch, schema, beat, generation (how often partitions were added), partitions,
+--                        growing (what partitions are to be, while some are added)
 -- Of the first partition only:
 --   workers, workers:seen  hash and sorted set of processes
 --   permits, held        sorted set of <name> RS <lease> by the time at which it runs out; hash of how many by name
