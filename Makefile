@@ -1,7 +1,9 @@
-.PHONY: demo test lint e2e instructions
+.PHONY: demo test lint e2e instructions bench bench-long
 
 demo: ; cargo run --release -- demo
 test: ; .ci/test
 lint: ; .ci/lint
 e2e: ; .ci/tools && cargo build --workspace && cargo test --package refile --test fleet -- --nocapture
 instructions: ; .ci/tools && .ci/instructions
+bench: ; cli/benches/run
+bench-long: ; cli/benches/run --long

@@ -299,6 +299,12 @@ pub(crate) struct BenchArguments {
     /// Measure bare Redis streams in the same run, too, and print the ratio
     #[arg(long)]
     pub(crate) limit: bool,
+    /// Further open tasks that are there from the start and not yet due
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
+    pub(crate) backlog: u64,
+    /// On Redis: go on with what earlier runs left under the benchmark's keys, and leave it there
+    #[arg(long, conflicts_with = "limit")]
+    pub(crate) keep: bool,
 }
 
 fn parse_share(text: &str) -> Result<f64, String> {

@@ -110,6 +110,29 @@ fn a_server_is_measured_by_processes_and_left_as_it_was() {
 }
 
 #[test]
+fn a_backlog_is_open_and_stays_where_the_keys_are_kept() {
+    let server = Redis::start();
+    let (place, url) = (Desk::empty(), server.url());
+    let figures = bench(&["--tasks", TASKS, "--backlog", "300", "--keep", "--store", &url]);
+    assert_fits(&figures, 200, 200);
+    assert_eq!(figures["backlog"], 300);
+    assert!(figures["redis"]["memory_bytes_per_open_task"].as_f64().unwrap() > 1_024.0, "{figures:#}");
+    assert!(figures["redis"]["memory_bytes_per_finished_task"].is_null(), "{figures:#}");
+    assert_fits(&bench(&["--tasks", TASKS, "--keep", "--store", &url]), 200, 200);
+    assert!(ask(&server, "ZCARD refile-bench:{0}:delayed").starts_with(":300\r\n"));
+    assert!(ask(&server, "HLEN refile-bench:{0}:records").starts_with(":700\r\n"));
+    // The next one begins with nothing, and leaves nothing.
+    assert_fits(&bench(&["--tasks", TASKS, "--store", &url]), 200, 200);
+    assert_eq!(ask(&server, "DBSIZE"), ":0\r\n+OK\r\n");
+    place.fails(&["bench", "--keep"], 2, &["--keep", "redis://"]);
+
+    let figures = bench(&["--tasks", TASKS, "--backlog", "300"]);
+    assert_fits(&figures, 200, 200);
+    let claims = &figures["claim_ms"];
+    assert!(claims["count"].as_u64().unwrap() > 0 && claims["p99"].as_f64().unwrap() > 0.0, "{figures:#}");
+}
+
+#[test]
 fn what_a_run_that_was_killed_left_does_no_harm() {
     let server = Redis::start();
     let (place, url) = (Desk::empty(), server.url());

@@ -4,7 +4,7 @@
 //! # Layout
 //! - `load`: the tasks, and the agents that do nothing
 //! - `latency`: times of many processes as one histogram
-//! - `submitter`, `parts`: who submits, decides and works
+//! - `submitter`, `backlog`, `parts`: who submits, decides and works
 //! - `counting`: when the last task has ended
 //! - `limit`: the same stages on bare streams
 //! - `member`, `child`, `crew`: each of those as a process, and how they are led
@@ -14,6 +14,7 @@
 mod load;
 mod latency;
 mod submitter;
+mod backlog;
 mod parts;
 mod counting;
 mod limit;
@@ -52,6 +53,10 @@ struct Plan {
     load: Load,
     workers: usize,
     limit: bool,
+    /// Open tasks beside those of the load.
+    backlog: u64,
+    /// Whether the keys of earlier runs stay.
+    keep: bool,
 }
 
 /// Runs the benchmark.
@@ -69,6 +74,8 @@ pub(crate) async fn run(global: &Global, arguments: BenchArguments) -> anyhow::R
         load,
         workers: arguments.workers as usize,
         limit: arguments.limit,
+        backlog: arguments.backlog,
+        keep: arguments.keep,
     };
     let report = match plan.url.split_once(':') {
         Some(("redis" | "rediss", _)) => on_redis::run(&plan).await?,
@@ -76,6 +83,9 @@ pub(crate) async fn run(global: &Global, arguments: BenchArguments) -> anyhow::R
             return Err(
                 UsageError("--limit compares with bare Redis streams: give --store redis://…".to_owned()).into()
             );
+        }
+        _ if plan.keep => {
+            return Err(UsageError("--keep is for a Redis server: give --store redis://…".to_owned()).into());
         }
         None if plan.url.is_empty() => on_sqlite::run(&plan, None).await?,
         Some(("sqlite", path)) if !path.is_empty() => on_sqlite::run(&plan, Some(path.as_ref())).await?,
@@ -130,6 +140,7 @@ impl Plan {
             tasks_per_s: self.load.tasks as f64 / seconds,
             submit_to_claim_ms: summary(|f| &f.submit_to_claim)?,
             outcome_to_claim_ms: summary(|f| &f.outcome_to_claim)?,
+            claim_ms: summary(|f| &f.claim)?,
             claims: Claims { code: claims(Kind::Coder), review: claims(Kind::Reviewer) },
             limit_tasks_per_s: None,
             ratio: None,
@@ -141,6 +152,7 @@ impl Plan {
             },
             redis: None,
             sqlite: None,
+            backlog: self.backlog,
             payload: self.load.payload,
             workers: self.workers,
             concurrency: self.load.concurrency,
@@ -150,12 +162,13 @@ impl Plan {
     }
 }
 
-/// Holds that every task came to its good end: figures of a run that went wrong say nothing.
-async fn require_all_accepted(store: &dyn Store, tasks: u64) -> anyhow::Result<()> {
+/// Holds that every task came to its good end since `before`: figures of a run that went wrong say nothing.
+async fn require_all_accepted(store: &dyn Store, before: &Stats, tasks: u64) -> anyhow::Result<()> {
     let stats: Stats = store.stats().await?;
-    let accepted = count(&stats, TaskState::Accepted);
+    let since = |state| count(&stats, state) - count(before, state);
+    let accepted = since(TaskState::Accepted);
     if u64::try_from(accepted) != Ok(tasks) {
-        let escalated = count(&stats, TaskState::Escalated);
+        let escalated = since(TaskState::Escalated);
         bail!("of {tasks} tasks {accepted} were accepted and {escalated} escalated: the figures would say nothing");
     }
     Ok(())

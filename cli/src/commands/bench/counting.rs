@@ -1,8 +1,9 @@
-//! The coordinator's store, with an eye on the tasks that it finishes: exact, and no call to the store more.
+//! A member's store, with an eye on the tasks that it finishes and on how long its claims take: exact, and no call to the
+//! store more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use refile_core::TaskId;
@@ -13,7 +14,7 @@ use refile_store::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::latency::now_us;
+use super::latency::{Latency, now_us};
 
 /// A store that counts the commits by which tasks end.
 #[derive(Debug)]
@@ -23,14 +24,17 @@ pub(super) struct Counting {
     ended: AtomicU64,
     last_us: AtomicU64,
     expected: u64,
+    /// How long calls took that found jobs which were ready.
+    pub(super) claim: Latency,
     /// Cancelled when as many ended as are expected.
     pub(super) all_ended: CancellationToken,
 }
 
 impl Counting {
-    pub(super) fn new(store: Arc<dyn Store>, expected: u64) -> Self {
+    pub(super) fn new(store: Arc<dyn Store>, expected: u64) -> anyhow::Result<Self> {
         let (ended, last_us) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { store, ended, last_us, expected, all_ended: CancellationToken::new() }
+        let (claim, all_ended) = (Latency::new()?, CancellationToken::new());
+        Ok(Self { store, ended, last_us, expected, claim, all_ended })
     }
 
     /// How many tasks ended.
@@ -65,7 +69,15 @@ impl Store for Counting {
         self.store.submit(submissions).await
     }
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claim>> {
-        self.store.claim(request).await
+        let started = Instant::now();
+        let claims = self.store.claim(request).await?;
+        let took = started.elapsed();
+        // What became ready while the call went on is what the call waited for.
+        let ready = claims.iter().map(|claim| claim.waited_ms).max();
+        if ready.is_some_and(|ms| Duration::from_millis(ms + 1) > took) {
+            self.claim.took(took);
+        }
+        Ok(claims)
     }
     async fn extend(&self, leases: &[Lease], lease: Duration) -> Result<Vec<LeaseState>> {
         self.store.extend(leases, lease).await

@@ -1,7 +1,7 @@
 //! How long things took, from many processes: histograms whose counts can be added up.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hdrhistogram::{CreationError, Histogram};
 use serde::{Deserialize, Serialize};
@@ -25,9 +25,18 @@ impl Latency {
 
     /// Something that began then has ended now.
     pub(super) fn since(&self, began_us: u64) {
+        self.record(now_us().saturating_sub(began_us));
+    }
+
+    /// Something took so long.
+    pub(super) fn took(&self, time: Duration) {
+        self.record(time.as_micros() as u64);
+    }
+
+    fn record(&self, us: u64) {
         let mut histogram = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // It grows with what it is given; only a time of thousands of years would not fit.
-        let _ = histogram.record(now_us().saturating_sub(began_us));
+        let _ = histogram.record(us);
     }
 
     /// What was taken so far.

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::latency::Counts;
 use super::load::Load;
-use super::{limit, parts, submitter};
+use super::{backlog, limit, parts, submitter};
 
 /// The keys of a benchmark on a Redis server start with this.
 pub(super) const NAMESPACE: &str = "refile-bench";
@@ -27,6 +27,8 @@ pub(super) enum Kind {
     Coder,
     Reviewer,
     Submitter,
+    /// Submits what is not due yet.
+    Backlog,
     /// The same two stages on bare streams.
     LimitSubmitter,
     LimitCoder,
@@ -79,6 +81,7 @@ pub(super) struct Figures {
     pub(super) cpu_s: f64,
     pub(super) submit_to_claim: Counts,
     pub(super) outcome_to_claim: Counts,
+    pub(super) claim: Counts,
 }
 
 /// The processor time of this process so far, in seconds.
@@ -158,6 +161,7 @@ async fn play(
         (Kind::Coder, Station::Fleet(store)) => parts::work(store, Role::Coder, spec.load, stop).await,
         (Kind::Reviewer, Station::Fleet(store)) => parts::work(store, Role::Reviewer, spec.load, stop).await,
         (Kind::Submitter, Station::Fleet(store)) => submitter::submit(store, spec.load, say, stop).await,
+        (Kind::Backlog, Station::Fleet(store)) => backlog::submit(store, spec.load, say, stop).await,
         (Kind::LimitSubmitter, Station::Bare(bare)) => limit::submit(bare, spec.load).await,
         (Kind::LimitCoder, Station::Bare(bare)) => limit::pass_on(bare, spec.load, stop).await,
         (Kind::LimitReviewer, Station::Bare(bare)) => limit::finish(bare, spec.load.tasks, say, stop).await,

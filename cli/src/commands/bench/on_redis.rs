@@ -4,6 +4,7 @@ use anyhow::bail;
 use refile_store::error::without_password;
 use refile_store::redis::bench::{Sample, Server};
 
+use super::backlog::fill;
 use super::crew::Crew;
 use super::member::{Figures, Kind, NAMESPACE, open};
 use super::report::{OnRedis, Report};
@@ -12,7 +13,7 @@ use super::{Plan, progress, require_all_accepted};
 /// What a task takes on the server while it is open and when it has ended, in bytes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Room {
-    memory: (f64, f64),
+    memory: (Option<f64>, Option<f64>),
     aof: (Option<f64>, Option<f64>),
 }
 
@@ -24,6 +25,9 @@ pub(super) async fn run(plan: &Plan) -> anyhow::Result<Report> {
         bail!("another benchmark runs on this server; they would measure each other");
     };
     let measured = measure(plan, &mut server).await;
+    if plan.keep {
+        return measured;
+    }
     // Also after a failure; that one is told, then.
     let cleared = server.clear(NAMESPACE).await;
     let report = measured?;
@@ -32,7 +36,8 @@ pub(super) async fn run(plan: &Plan) -> anyhow::Result<Report> {
 }
 
 async fn measure(plan: &Plan, server: &mut Server) -> anyhow::Result<Report> {
-    let room = room(&plan.sample(), server).await?;
+    // A backlog is a sample itself.
+    let room = if plan.keep || plan.backlog > 0 { Room::default() } else { room(&plan.sample(), server).await? };
     let before = if plan.limit { Some(limit(plan, server).await?) } else { None };
     let mut report = life(plan, server, room).await?;
     if let Some(before) = before {
@@ -68,14 +73,24 @@ async fn room(plan: &Plan, server: &mut Server) -> anyhow::Result<Room> {
     };
     let appended = |to: &Sample| Some(grown(aof(&before)?, aof(to)?));
     let aof = (appended(&open_tasks), appended(&finished));
-    Ok(Room { memory: (grown(before.memory, open_tasks.memory), grown(before.memory, finished.memory)), aof })
+    let memory = |to: u64| Some(grown(before.memory, to));
+    Ok(Room { memory: (memory(open_tasks.memory), memory(finished.memory)), aof })
 }
 
 /// The run itself: all parts at once.
-async fn life(plan: &Plan, server: &mut Server, room: Room) -> anyhow::Result<Report> {
+async fn life(plan: &Plan, server: &mut Server, mut room: Room) -> anyhow::Result<Report> {
     let tasks = plan.load.tasks;
-    server.clear(NAMESPACE).await?;
+    if !plan.keep {
+        server.clear(NAMESPACE).await?;
+    }
     let store = open(&plan.url, plan.allow_volatile).await?;
+    if plan.backlog > 0 {
+        let before = server.sample().await?.memory;
+        fill(plan, None).await?;
+        let grown = server.sample().await?.memory as f64 - before as f64;
+        room.memory.0 = Some(grown / plan.backlog as f64);
+    }
+    let stats = store.stats().await?;
     let bar = progress("tasks", tasks);
     let mut crew = Crew::start(plan.everybody(), None).await?;
     let before = server.sample().await?;
@@ -83,7 +98,7 @@ async fn life(plan: &Plan, server: &mut Server, room: Room) -> anyhow::Result<Re
     let after = server.sample().await?;
     let seen = crew.stop().await?;
     bar.finish_and_clear();
-    require_all_accepted(store.as_ref(), tasks).await?;
+    require_all_accepted(store.as_ref(), &stats, tasks).await?;
     let mut report = plan.report(without_password(&plan.url), &seen)?;
     let per_task = |from: u64, to: u64| to.saturating_sub(from) as f64 / tasks as f64;
     report.cpu_s_per_1000.redis = Some((after.cpu_s - before.cpu_s) * 1_000.0 / tasks as f64);

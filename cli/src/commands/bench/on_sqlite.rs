@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+use super::backlog::fill;
 use super::crew::Crew;
 use super::member::{Kind, cpu_s, open};
 use super::report::{Cpu, OnSqlite, Report};
@@ -30,6 +31,10 @@ pub(super) async fn run(plan: &Plan, path: Option<&Path>) -> anyhow::Result<Repo
     let room = room(&plan.sample(), &folder.path().join("room.db")).await?;
     let file = folder.path().join("fleet.db");
     let store = open(&url(&file), plan.allow_volatile).await?;
+    if plan.backlog > 0 {
+        fill(plan, Some(store.clone())).await?;
+    }
+    let stats = store.stats().await?;
     let bar = progress("tasks", plan.load.tasks);
     let mut crew = Crew::start(plan.everybody(), Some(store.clone())).await?;
     let before = cpu_s();
@@ -37,7 +42,7 @@ pub(super) async fn run(plan: &Plan, path: Option<&Path>) -> anyhow::Result<Repo
     let used = cpu_s() - before;
     let seen = crew.stop().await?;
     bar.finish_and_clear();
-    require_all_accepted(store.as_ref(), plan.load.tasks).await?;
+    require_all_accepted(store.as_ref(), &stats, plan.load.tasks).await?;
     let name = path.map_or_else(|| "sqlite".to_owned(), |path| format!("sqlite:{}", path.display()));
     let mut report = plan.report(name, &seen)?;
     report.sqlite = Some(room);

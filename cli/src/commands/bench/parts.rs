@@ -26,7 +26,7 @@ pub(super) async fn coordinate(
     say: &mpsc::UnboundedSender<Said>,
     stop: &CancellationToken,
 ) -> anyhow::Result<Figures> {
-    let counting = Arc::new(Counting::new(store, load.tasks));
+    let counting = Arc::new(Counting::new(store, load.tasks)?);
     let coordinator = Coordinator {
         store: counting.clone(),
         config: Arc::new(Config::default()),
@@ -59,6 +59,7 @@ pub(super) async fn work(
     load: Load,
     stop: &CancellationToken,
 ) -> anyhow::Result<Figures> {
+    let store = Arc::new(Counting::new(store, u64::MAX)?);
     let (metrics, config, agent) = (Metrics::new()?, Config::default(), Arc::new(NoOp::new(load)?));
     let pool = Pool {
         store: store.clone(),
@@ -79,6 +80,7 @@ pub(super) async fn work(
         claims: role.queues().iter().map(claims).sum(),
         submit_to_claim: agent.submit_to_claim.counts(),
         outcome_to_claim: agent.outcome_to_claim.counts(),
+        claim: store.claim.counts(),
         ..Figures::default()
     })
 }

@@ -19,6 +19,8 @@ pub(super) struct Report {
     pub(super) submit_to_claim_ms: Summary,
     /// From the end of a job to the claim of the job that follows from it.
     pub(super) outcome_to_claim_ms: Summary,
+    /// Of calls that claim: those that found jobs which were ready.
+    pub(super) claim_ms: Summary,
     pub(super) claims: Claims,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit_tasks_per_s: Option<f64>,
@@ -29,6 +31,8 @@ pub(super) struct Report {
     pub(super) redis: Option<OnRedis>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) sqlite: Option<OnSqlite>,
+    /// Open tasks beside those that were done.
+    pub(super) backlog: u64,
     pub(super) payload: usize,
     pub(super) workers: usize,
     pub(super) concurrency: usize,
@@ -67,8 +71,9 @@ pub(super) struct OnRedis {
     pub(super) commands_per_task: f64,
     /// Commands that were carried out, those inside scripts included.
     pub(super) inner_commands_per_task: f64,
-    pub(super) memory_bytes_per_open_task: f64,
-    pub(super) memory_bytes_per_finished_task: f64,
+    /// Of the backlog's tasks, where there is one.
+    pub(super) memory_bytes_per_open_task: Option<f64>,
+    pub(super) memory_bytes_per_finished_task: Option<f64>,
     /// Bytes that were appended to the file; nothing where it was rewritten meanwhile, or there is none.
     pub(super) aof_bytes_per_open_task: Option<f64>,
     pub(super) aof_bytes_per_finished_task: Option<f64>,
@@ -96,9 +101,11 @@ impl Report {
         }
         output::line("");
         let mut table = output::table(&["milliseconds", "p50", "p90", "p99", "p99.9", "max"]);
-        for (name, s) in
-            [("submit to claim", self.submit_to_claim_ms), ("outcome to next claim", self.outcome_to_claim_ms)]
-        {
+        for (name, s) in [
+            ("submit to claim", self.submit_to_claim_ms),
+            ("outcome to next claim", self.outcome_to_claim_ms),
+            ("a call that claims", self.claim_ms),
+        ] {
             let figures = [s.p50, s.p90, s.p99, s.p99_9, s.max].map(|ms| format!("{ms:.2}"));
             table.add_row(std::iter::once(name.to_owned()).chain(figures));
         }
@@ -127,8 +134,8 @@ impl Report {
             ("processor", ms(cpu.process)),
             ("commands that clients send", number(redis.map(|r| r.commands_per_task))),
             ("commands carried out", number(redis.map(|r| r.inner_commands_per_task))),
-            ("memory while open", bytes(redis.map(|r| r.memory_bytes_per_open_task))),
-            ("memory when finished", bytes(redis.map(|r| r.memory_bytes_per_finished_task))),
+            ("memory while open", bytes(redis.and_then(|r| r.memory_bytes_per_open_task))),
+            ("memory when finished", bytes(redis.and_then(|r| r.memory_bytes_per_finished_task))),
             ("append-only file while open", bytes(redis.and_then(|r| r.aof_bytes_per_open_task))),
             ("append-only file when finished", bytes(redis.and_then(|r| r.aof_bytes_per_finished_task))),
             ("file while open", bytes(sqlite.map(|s| s.file_bytes_per_open_task))),

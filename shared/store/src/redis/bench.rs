@@ -89,6 +89,25 @@ pub struct Sample {
     pub processed: u64,
 }
 
+/// A key and how large it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeySize {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub kind: String,
+    /// Fields, members or entries.
+    pub members: u64,
+    /// Bytes, as the server estimates them.
+    pub bytes: u64,
+    /// Of a stream: its groups.
+    pub groups: u64,
+    /// Of a stream: the consumers of its groups.
+    pub consumers: u64,
+    /// Of a stream: entries that consumers have and did not acknowledge.
+    pub pending: u64,
+}
+
 /// A server on which a benchmark runs.
 #[derive(Debug)]
 pub struct Server(Connection);
@@ -103,11 +122,77 @@ impl Server {
         Ok((clients.lines().filter(is_ours).count() == 1).then_some(Self(connection)))
     }
 
+    /// Connects to look on, also while a benchmark runs.
+    pub async fn watch(url: &str) -> Result<Self> {
+        Ok(Self(Connection::open(url).await?))
+    }
+
     /// Reads the server's numbers.
     pub async fn sample(&mut self) -> Result<Sample> {
         let mut command = Cmd::new();
         command.arg("INFO").arg(&["server", "cpu", "memory", "persistence", "stats", "commandstats"]);
         Ok(read_info(&self.0.query::<String>(&command).await?))
+    }
+
+    /// What lies under a namespace: each key with its type, how many members it has, and its bytes. Looks through every
+    /// key of the server: for a benchmark's own.
+    pub async fn keys(&mut self, namespace: &str) -> Result<Vec<KeySize>> {
+        let mut names: Vec<String> = Vec::new();
+        let mut cursor = 0_u64;
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(format!("{namespace}:*")).arg("COUNT").arg(10 * BATCH);
+            let (next, keys): (u64, Vec<String>) = self.0.query(&scan).await?;
+            names.extend(keys);
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+        names.sort_unstable();
+        // A scan may give a key twice.
+        names.dedup();
+        let mut sizes = Vec::with_capacity(names.len());
+        for name in names {
+            let kind: String = self.0.query(redis::cmd("TYPE").arg(&name)).await?;
+            let length = match kind.as_str() {
+                "hash" => Some("HLEN"),
+                "zset" => Some("ZCARD"),
+                "set" => Some("SCARD"),
+                "stream" => Some("XLEN"),
+                "list" => Some("LLEN"),
+                _ => None,
+            };
+            let members: u64 = match length {
+                Some(command) => self.0.query(redis::cmd(command).arg(&name)).await?,
+                None => 1,
+            };
+            let bytes: Option<u64> = self.0.query(redis::cmd("MEMORY").arg("USAGE").arg(&name)).await?;
+            let (groups, consumers, pending) = if kind == "stream" { self.groups(&name).await? } else { (0, 0, 0) };
+            let bytes = bytes.unwrap_or(0);
+            sizes.push(KeySize { name, kind, members, bytes, groups, consumers, pending });
+        }
+        Ok(sizes)
+    }
+
+    /// A stream's groups, their consumers, and the entries that those have.
+    async fn groups(&mut self, stream: &str) -> Result<(u64, u64, u64)> {
+        let told: Vec<std::collections::HashMap<String, redis::Value>> =
+            self.0.query(redis::cmd("XINFO").arg("GROUPS").arg(stream)).await?;
+        let sum = |field: &str| {
+            let of = |group: &std::collections::HashMap<String, redis::Value>| match group.get(field) {
+                Some(redis::Value::Int(n)) => *n as u64,
+                _ => 0,
+            };
+            told.iter().map(of).sum()
+        };
+        Ok((told.len() as u64, sum("consumers"), sum("pending")))
+    }
+
+    /// How many scripts the server keeps.
+    pub async fn scripts(&mut self) -> Result<u64> {
+        let info: String = self.0.query(redis::cmd("INFO").arg("memory")).await?;
+        Ok(number(field(&info, "number_of_cached_scripts")))
     }
 
     /// Removes every key of a namespace, and waits until the memory is free again.
