@@ -151,7 +151,7 @@ local function close_ring(ring)
   for _, lane in ipairs(ring.touched) do
     -- Jobs leave from the head of the stream: what is older than the next one is gone.
     local ms, number = string.match(lane.last, '^(%d+)-(%d+)$')
-    redis.call('XTRIM', lane.key, 'MINID', ms .. '-' .. string.format('%.0f', number + 1))
+    redis.call('XTRIM', lane.key, 'MINID', ms .. '-' .. string.format('%d', number + 1))
     if redis.call('XLEN', lane.key) == 0 then
       redis.call('DEL', lane.key)
       redis.call('ZREM', P .. 'ring:' .. ring.name, lane.name)

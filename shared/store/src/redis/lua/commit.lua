@@ -17,7 +17,7 @@ local function next_sequence()
   sequence = sequence or tonumber(redis.call('GET', P .. 'seq') or 0)
   -- Microseconds, so that partitions can be merged by it; still exact as a double.
   sequence = math.max(sequence + 1, time[1] * 1000000 + time[2])
-  return string.format('%.0f', sequence)
+  return string.format('%d', sequence)
 end
 
 local function index(task, before, state, number)
@@ -77,7 +77,7 @@ local function change_jobs(task, kind)
         put_job(name, fence, 'n', '-', 0, before)
       elseif delay > 0 then
         put_job(name, fence, 'd', '-', 0, rest)
-        score('delayed', name, string.format('%.0f', now + delay))
+        score('delayed', name, string.format('%d', now + delay))
       else
         put_job(name, fence, 'q', enqueue(task, phase, queue, priority, lane), 0, rest)
       end
@@ -196,7 +196,7 @@ for _, kind in ipairs(kinds) do
   end
 end
 if sequence then
-  redis.call('SET', P .. 'seq', string.format('%.0f', sequence))
+  redis.call('SET', P .. 'seq', string.format('%d', sequence))
 end
 write_log(results)
 flush()

@@ -3,7 +3,7 @@
 -- ARGV   lease in ms, then for each: task, phase, fence, owner
 -- Result for each: 1 held, 0 lost, 2 cancelled, 3 its task is not here
 
-local till = string.format('%.0f', now + tonumber(ARGV[1]))
+local till = string.format('%d', now + tonumber(ARGV[1]))
 local tasks, names, states = {}, {}, {}
 for i = 2, #ARGV, 4 do
   tasks[#tasks + 1] = ARGV[i]
