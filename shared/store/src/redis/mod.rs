@@ -319,19 +319,20 @@ impl RedisStore {
         self.run(partition, &scripts::QUARANTINE, &arguments).await.map(drop)
     }
 
-    /// How long an outcome must have been left before this call takes it over; 0 for not to look this time.
+    /// How long, in milliseconds, an outcome must have been left before this call takes it over; nothing for not to look
+    /// this time.
     ///
     /// Looking costs a walk over everything that coordinators have in their hands, so it is done a few times per
     /// `takeover`, not at each call.
-    fn idle_to_take_over(&self, takeover: Duration) -> u64 {
-        let takeover = (takeover.as_millis() as u64).max(1);
+    fn idle_to_take_over(&self, takeover: Duration) -> Option<u64> {
+        let takeover = takeover.as_millis() as u64;
         let now = self.started.elapsed().as_millis() as u64 + takeover;
         let last = self.looked_for_left.load(Ordering::Relaxed);
         if now.saturating_sub(last) < takeover / 4 {
-            return 0;
+            return None;
         }
         self.looked_for_left.store(now, Ordering::Relaxed);
-        takeover
+        Some(takeover)
     }
 
     /// Adds partitions: all are told, the first of them last, since whoever learns of the new

@@ -560,18 +560,18 @@ impl RedisStore {
         Ok(results)
     }
 
-    /// Takes outcomes of a partition for one coordinator: those that others left, where `idle` is more than 0, and new ones.
+    /// Takes outcomes of a partition for one coordinator: those that others left, where `idle` says so, and new ones.
     async fn take_from(
         &self,
         partition: u32,
         consumer: &str,
         most: usize,
-        idle: u64,
+        idle: Option<u64>,
     ) -> Result<(Vec<Taken>, Vec<replies::Broken>)> {
         let key = self.key(partition, "outcomes");
         let mut entries: Vec<replies::Entry> = Vec::new();
         let mut cursor = "0-0".to_owned();
-        while idle > 0 && entries.len() < most {
+        while let Some(idle) = idle.filter(|_| entries.len() < most) {
             // XAUTOCLAIM looks at no more than ten times COUNT, so its cursor is followed to the end.
             let mut command = Cmd::new();
             command.arg("XAUTOCLAIM").arg(&key).arg("c").arg(consumer).arg(idle).arg(&cursor);
