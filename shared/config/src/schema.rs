@@ -14,7 +14,7 @@ use crate::duration::Span;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The store's URL: `sqlite:PATH`, `redis://…` or `rediss://…`.
+    /// The store's URL: `sqlite:PATH`, `redis://…`, `rediss://…` or `redis+cluster://HOST:PORT,HOST:PORT`.
     pub store: String,
     /// Where logs, diffs and replies are kept: `file:PATH`.
     pub artifacts: String,

@@ -20,7 +20,8 @@ use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt;
 use redis_cluster::{Cluster, ClusterHarness};
-use suite::kit::{Harness, LONG, add, claim, coded, in_time, report, take};
+use refile_store::StoreError;
+use suite::kit::{Harness, LONG, add, claim, coded, in_time, report, request, take, take_request};
 
 /// How many partitions a namespace has here.
 const PARTITIONS: u32 = 8;
@@ -81,4 +82,31 @@ async fn a_handle_outlives_a_restart_of_all_nodes_and_each_has_a_part() {
         report(&store, &claim.lease, coded("h")).await;
     }
     assert_eq!(take(&store, "c", 100).await.len(), 40);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_away_is_said_and_its_tasks_are_there_when_it_is_back() {
+    let cluster = Cluster::start();
+    let harness = ClusterHarness::new(&cluster, "away", PARTITIONS).await;
+    let store = harness.store().await;
+    let names: Vec<_> = (0..40).map(|n| format!("t{n}")).collect();
+    add(&store, &names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let early = claim(&store, "w", 10, LONG).await;
+    for claim in &early {
+        report(&store, &claim.lease, coded("h")).await;
+    }
+    cluster.stop(1);
+    // What the others have is handed out, and nothing of it is lost to the error.
+    let some = in_time("the claim", store.claim(&request("w", 40, LONG))).await.unwrap();
+    let away = in_time("the claim", store.claim(&request("w", 40, LONG))).await.unwrap_err();
+    assert!(matches!(away, StoreError::Unavailable { .. }), "{away}");
+    let taken = in_time("the take", store.take_outcomes(&take_request("c", 40))).await.unwrap();
+    let away = in_time("the statistics", store.stats()).await.unwrap_err();
+    assert!(matches!(away, StoreError::Unavailable { .. }), "{away}");
+    cluster.start_again(1);
+    store.check().await.unwrap();
+    let rest = claim(&store, "w", 40, LONG).await;
+    assert!(!some.is_empty() && !rest.is_empty(), "{} and {}", some.len(), rest.len());
+    assert_eq!(early.len() + some.len() + rest.len(), 40);
+    assert_eq!(taken.len() + take(&store, "c", 40).await.len(), 10);
 }

@@ -239,7 +239,9 @@ impl Link {
                 client.get_multiplexed_async_connection_with_config(&config).await.map(Wire::Single)
             }
             Server::Cluster(nodes) => {
+                // By itself the library would try for so long that nobody would hear of a node that is away.
                 let builder = ClusterClient::builder(nodes.clone()).connection_timeout(CONNECT);
+                let builder = builder.retries(3).min_retry_wait(20).max_retry_wait(300);
                 // A wait ends by itself; here it would be cut at the library's half a second.
                 let client = builder.response_timeout(response.unwrap_or(LONGEST_WAIT)).build();
                 match client {
@@ -281,6 +283,8 @@ fn is_away(error: &RedisError) -> bool {
         || error.is_connection_dropped()
         || error.is_connection_refusal()
         || error.is_timeout()
+        // The library has lost all nodes of a cluster, or does not know them yet.
+        || error.kind() == redis::ErrorKind::ClusterConnectionNotFound
         || matches!(code, "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY" | "OOM" | "NOREPLICAS")
         // A script that is refused names the cause in its text.
         || ["READONLY", "OOM command not allowed", "MISCONF"].iter().any(|word| error.to_string().contains(word))

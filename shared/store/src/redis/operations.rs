@@ -78,8 +78,10 @@ impl Store for RedisStore {
         let deadline = Instant::now() + request.wait;
         loop {
             let Attempt { claims, refused, is_broken } = self.claim_once(request, &lease).await?;
-            if !refused.is_empty() {
-                self.release(&refused).await?;
+            if !refused.is_empty()
+                && let Err(error) = self.release(&refused).await
+            {
+                tracing::warn!(%error, "could not give back what is over a limit; it is redelivered when its leases run out");
             }
             if is_broken && claims.is_empty() {
                 continue;
@@ -160,7 +162,7 @@ impl Store for RedisStore {
         let deadline = Instant::now() + request.wait;
         loop {
             let idle = self.idle_to_take_over(request.takeover);
-            let (mut taken, mut is_broken) = (Vec::new(), false);
+            let (mut taken, mut is_broken, mut failed) = (Vec::new(), false, None);
             let partitions = self.topology().partitions();
             let first = self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             for n in 0..partitions {
@@ -168,11 +170,17 @@ impl Store for RedisStore {
                 if most == 0 {
                     break;
                 }
-                let (some, broken) = self.take_from(partition, &request.consumer, most, idle).await?;
-                self.set_aside(partition, &broken).await?;
-                is_broken |= !broken.is_empty();
-                taken.extend(some);
+                match self.take_from(partition, &request.consumer, most, idle).await {
+                    Ok((some, broken)) => {
+                        taken.extend(some);
+                        is_broken |= !broken.is_empty();
+                        failed = failed.or(self.set_aside(partition, &broken).await.err());
+                    }
+                    // What was taken elsewhere would lie there until it is taken over.
+                    Err(error) => failed = failed.or(Some(error)),
+                }
             }
+            only_if_nothing_else(failed, taken.is_empty())?;
             if taken.len() >= request.max {
                 self.wake(&["outcomes"]).await;
             }
@@ -449,6 +457,7 @@ impl Store for RedisStore {
 type Column<T> = Vec<Option<T>>;
 
 /// What one look at the queues gave.
+#[derive(Default)]
 struct Attempt {
     /// What may run.
     claims: Vec<Claim>,
@@ -459,43 +468,58 @@ struct Attempt {
 }
 
 impl RedisStore {
-    /// Claims from the partitions in turn, each claim starting at another.
+    /// Claims from the partitions in turn, each claim starting at another. One that does not answer is passed over: what
+    /// was claimed elsewhere would lie there until its leases run out.
     async fn claim_once(&self, request: &ClaimRequest, lease: &str) -> Result<Attempt> {
-        let (mut claims, mut refused, mut more, mut is_broken) = (Vec::new(), Vec::new(), Vec::new(), false);
+        let (mut attempt, mut more, mut failed) = (Attempt::default(), Vec::new(), None);
         let partitions = self.topology().partitions();
         let first = self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        for n in 0..partitions {
-            let most = (request.max - claims.len()).to_string();
-            if most == "0" {
+        for partition in (0..partitions).map(|n| first.wrapping_add(n) % partitions) {
+            if attempt.claims.len() == request.max {
                 break;
             }
-            let partition = first.wrapping_add(n) % partitions;
-            let limits = self.limits_argument(&request.limits).await?;
-            let owner = owner(&request.owner);
-            let mut arguments = vec![owner.as_bytes(), most.as_bytes(), lease.as_bytes(), limits.as_slice()];
-            arguments.extend(request.queues.iter().map(|q| q.as_str().as_bytes()));
-            let reply = self.run(partition, &scripts::CLAIM, &arguments).await?;
-            let replies::Leases { jobs, more: here, records } = replies::leases(reply)?;
-            let records = match records {
-                Some(records) => records,
-                None => self.records_in(partition, jobs.iter().map(|j| &j.task)).await?,
-            };
-            let (mut some, mut broken) = (Vec::with_capacity(jobs.len()), Vec::new());
-            for (job, record) in jobs.into_iter().zip(records) {
-                match job.with(record, &request.owner) {
-                    Ok(claim) => some.push(claim),
-                    Err(job) => broken.push(job),
-                }
+            match self.claim_from(partition, request, lease, &mut attempt).await {
+                Ok(here) => more.extend(here),
+                Err(error) => failed = failed.or(Some(error)),
             }
-            self.set_aside(partition, &broken).await?;
-            is_broken |= !broken.is_empty();
-            let (granted, over) = self.take_permits(some, &request.limits, request.lease).await?;
-            claims.extend(granted);
-            refused.extend(over);
-            more.extend(here);
         }
         self.wake_in_cluster(&more.iter().map(String::as_str).collect::<Vec<_>>()).await;
-        Ok(Attempt { claims, refused, is_broken })
+        only_if_nothing_else(failed, attempt.claims.is_empty() && attempt.refused.is_empty())?;
+        Ok(attempt)
+    }
+
+    /// Claims from a partition. Gives the queues that have more.
+    async fn claim_from(
+        &self,
+        partition: u32,
+        request: &ClaimRequest,
+        lease: &str,
+        attempt: &mut Attempt,
+    ) -> Result<Vec<String>> {
+        let most = (request.max - attempt.claims.len()).to_string();
+        let limits = self.limits_argument(&request.limits).await?;
+        let owner = owner(&request.owner);
+        let mut arguments = vec![owner.as_bytes(), most.as_bytes(), lease.as_bytes(), limits.as_slice()];
+        arguments.extend(request.queues.iter().map(|q| q.as_str().as_bytes()));
+        let reply = self.run(partition, &scripts::CLAIM, &arguments).await?;
+        let replies::Leases { jobs, more, records } = replies::leases(reply)?;
+        let records = match records {
+            Some(records) => records,
+            None => self.records_in(partition, jobs.iter().map(|j| &j.task)).await?,
+        };
+        let (mut some, mut broken) = (Vec::with_capacity(jobs.len()), Vec::new());
+        for (job, record) in jobs.into_iter().zip(records) {
+            match job.with(record, &request.owner) {
+                Ok(claim) => some.push(claim),
+                Err(job) => broken.push(job),
+            }
+        }
+        self.set_aside(partition, &broken).await?;
+        attempt.is_broken |= !broken.is_empty();
+        let (granted, over) = self.take_permits(some, &request.limits, request.lease).await?;
+        attempt.claims.extend(granted);
+        attempt.refused.extend(over);
+        Ok(more)
     }
 
     /// Whether a lease is still there: it goes with the report.
@@ -648,6 +672,18 @@ impl RedisStore {
     async fn tasks_raw(&self, ids: &[TaskId]) -> Result<Vec<Option<Record>>> {
         self.routed(ids, Place::Home, |partition, ids| async move { self.records_in(partition, ids.into_iter()).await })
             .await
+    }
+}
+
+/// Tells of a partition that did not answer: as an error where the others gave nothing either, else in the log.
+fn only_if_nothing_else(failed: Option<StoreError>, is_nothing: bool) -> Result<()> {
+    match failed {
+        Some(error) if is_nothing => Err(error),
+        Some(error) => {
+            tracing::warn!(%error, "a partition does not answer; going on with what others gave");
+            Ok(())
+        }
+        None => Ok(()),
     }
 }
 

@@ -110,11 +110,21 @@ impl Cluster {
 
     /// Stops every node and starts it again on its ports.
     pub(crate) fn restart(&self) {
-        let mut nodes = self.nodes.lock().unwrap();
-        for node in nodes.iter_mut() {
+        self.stop(3);
+        self.start_again(3);
+    }
+
+    /// Stops the first nodes, as many as are said.
+    pub(crate) fn stop(&self, count: usize) {
+        for node in self.nodes.lock().unwrap().iter_mut().take(count) {
             node.server.stop();
         }
-        for node in nodes.iter_mut() {
+    }
+
+    /// Starts the first nodes again on their ports.
+    pub(crate) fn start_again(&self, count: usize) {
+        let mut nodes = self.nodes.lock().unwrap();
+        for node in nodes.iter_mut().take(count) {
             node.server = start_on(node.server.port, node.bus, &node.folder).expect("a node starts again on its ports");
         }
         drop(nodes);
