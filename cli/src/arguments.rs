@@ -58,6 +58,8 @@ pub(crate) enum Command {
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Say how many partitions the queue has, or give it more
+    Partitions(PartitionsArguments),
     /// Measure how fast the queue is, with agents that do nothing
     Bench(BenchArguments),
     /// A part of the benchmark's fleet; started by `bench`
@@ -259,6 +261,16 @@ pub(crate) enum ReplyFormat {
 pub(crate) enum ConfigCommand {
     /// Print every value that is in force, and where it comes from
     Show,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A queue in Redis begins with one partition. In a cluster each lies on one node, so that more of them spread the\nwork over more nodes. New tasks go to all of them; tasks that are there stay where they are. Processes that\nrun learn of it within seconds. There are never fewer again. Jobs have an order within a partition only."
+)]
+pub(crate) struct PartitionsArguments {
+    /// How many there are to be
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) count: Option<u32>,
 }
 
 #[derive(Debug, Args)]

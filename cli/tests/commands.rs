@@ -9,6 +9,7 @@ use std::process::Stdio;
 
 use common::command::{Desk, STRICT_REVIEWER, command, ended};
 use common::git;
+use common::redis::Redis;
 use serde_json::{Value, json};
 
 /// The titles of a list.
@@ -274,6 +275,44 @@ fn no_colours_and_no_panic_where_the_output_is_no_terminal() {
 }
 
 #[test]
+fn a_file_has_one_partition() {
+    let place = Desk::new();
+    assert_eq!(place.ok(&["partitions"]), "1 partition\n");
+    assert_eq!(place.json(&["partitions", "1"]), json!({ "partitions": 1 }));
+    place.fails(&["partitions", "2"], 1, &["a file has one partition", "Redis"]);
+    place.fails(&["partitions", "0"], 2, &["'0'"]);
+    place.fails(&["partitions", "few"], 2, &["'few'"]);
+}
+
+#[test]
+fn a_queue_in_redis_gets_more_partitions_and_never_fewer() {
+    let place = Desk::new();
+    let (redis, before) = (Redis::start(), "before");
+    let url = redis.url();
+    let on =
+        |args: &[&'static str]| [&["--store", &url], args].concat().into_iter().map(str::to_owned).collect::<Vec<_>>();
+    let ok = |args: &[&'static str]| place.ok(&on(args).iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(ok(&["partitions"]), "1 partition\n");
+    ok(&["submit", before]);
+    assert_eq!(ok(&["partitions", "4"]), "4 partitions\n");
+    ok(&["submit", "after"]);
+    assert_eq!(ok(&["partitions", "--json"]).split_whitespace().collect::<String>(), "{\"partitions\":4}");
+    let list: Value = serde_json::from_str(&ok(&["task", "list", "--json"])).unwrap();
+    assert_eq!(titles(&list), ["after", before]);
+    let fewer = on(&["partitions", "2"]);
+    place.fails(&fewer.iter().map(String::as_str).collect::<Vec<_>>(), 1, &["4 partitions", "can only grow"]);
+}
+
+#[test]
+fn config_show_tells_the_limits_without_passwords() {
+    let place = Desk::with("true", "true", "[limits]\nrepository = 3\nrepositories = { \"https://u:secret@h/a\" = 2 }");
+    assert_eq!(setting(&place, "limits.repository").0, json!(3));
+    assert_eq!(setting(&place, "limits.repositories.https://u:***@h/a").0, json!(2));
+    place.write("refile.toml", "[limits]\nagents = { ghost = 1 }\n");
+    place.fails(&["config", "show"], 1, &["limits.agents names `ghost`", "[agents.ghost]"]);
+}
+
+#[test]
 fn every_command_says_what_it_does() {
     let place = Desk::empty();
     let says = [
@@ -298,6 +337,7 @@ fn every_command_says_what_it_does() {
         (&["escalation", "reject"], "Turn the task down"),
         (&["verdict", "parse"], "verdict that a reply holds"),
         (&["config", "show"], "where it comes from"),
+        (&["partitions"], "how many partitions"),
         (&["bench"], "how fast the queue is"),
     ];
     for (command, what) in says {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use refile_core::{Outcome, Queue};
-use refile_store::{Claim, ClaimRequest, Lease, Report, Store};
+use refile_store::{Claim, ClaimRequest, Lease, Limits, Report, Store};
 use refile_telemetry::{Health, Metrics};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -56,6 +56,8 @@ pub struct Pool {
     pub queues: Vec<Queue>,
     /// Jobs at once.
     pub concurrency: usize,
+    /// How many jobs may run at once in the whole fleet.
+    pub limits: Arc<Limits>,
     /// How long a claim holds without a heartbeat.
     pub lease: Duration,
     /// How long running jobs may go on after the shutdown.
@@ -137,7 +139,7 @@ async fn claims(
             max: 1 + room.available_permits(),
             lease: pool.lease,
             wait: WAIT,
-            limits: Arc::default(),
+            limits: pool.limits.clone(),
         };
         let mut claim = pool.store.claim(&request);
         let claimed = tokio::select! {

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use refile_config::Config;
+use refile_config::schema::ReviewerType;
 use refile_core::Queue;
-use refile_store::Store;
 use refile_store::artifacts::Artifacts;
+use refile_store::{Limits, Store};
 use refile_telemetry::{Health, Metrics};
 
 use crate::llm::Client;
@@ -78,9 +79,64 @@ impl Worker {
             role: self.role,
             queues: self.queues.clone(),
             concurrency: self.concurrency,
+            limits: Arc::new(limits(&self.config)),
             lease: self.config.workers.lease.0,
             grace: self.config.workers.grace.0,
             agent: Arc::new(self),
         }
+    }
+}
+
+/// The configuration's limits as the store knows them.
+fn limits(config: &Config) -> Limits {
+    let section = &config.limits;
+    let mut named: std::collections::BTreeMap<String, u32> = section
+        .repositories
+        .iter()
+        .map(|(url, most)| (format!("repository:{}", config.repository_url(url)), *most))
+        .collect();
+    for (kind, of_kind) in [
+        ("workflow", &section.workflows),
+        ("agent", &section.agents),
+        ("reviewer", &section.reviewers),
+        ("provider", &section.providers),
+    ] {
+        named.extend(of_kind.iter().map(|(name, most)| (format!("{kind}:{name}"), *most)));
+    }
+    let provider = |(name, reviewer): (&String, &refile_config::schema::Reviewer)| {
+        Some((format!("reviewer:{name}"), format!("provider:{}", reviewer.provider.as_ref()?)))
+    };
+    let providers = config.reviewers.iter().filter(|(_, r)| r.kind == ReviewerType::Llm).filter_map(provider).collect();
+    Limits { named, each_repository: section.repository, providers }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_store_knows_limits_by_what_jobs_are_done_on_and_with() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = "[limits]\nrepository = 4\nrepositories = { \"https://h/a.git\" = 2, sub = 1 }\n\
+                    workflows = { change = 20 }\nagents = { a = 8 }\nreviewers = { r = 3 }\nproviders = { p = 5 }\n\
+                    [agents.a]\ncommand = [\"x\"]\n[reviewers.r]\ncommand = [\"x\"]\n\
+                    [reviewers.m]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m\"\n[providers.p]\nkind = \"openai\"\n";
+        std::fs::write(dir.path().join("refile.toml"), text).unwrap();
+        std::fs::create_dir(dir.path().join("sub")).unwrap();
+        let (config, _) = refile_config::load(Some(&dir.path().join("refile.toml")), [], &[]).unwrap();
+        let limits = limits(&config);
+        assert_eq!(limits.each_repository, Some(4));
+        assert_eq!(limits.providers, [("reviewer:m".to_owned(), "provider:p".to_owned())].into());
+        let sub = dir.path().canonicalize().unwrap().join("sub");
+        let sub = format!("repository:{}", sub.display());
+        let expected = [
+            ("repository:https://h/a.git", 2),
+            (sub.as_str(), 1),
+            ("workflow:change", 20),
+            ("agent:a", 8),
+            ("reviewer:r", 3),
+            ("provider:p", 5),
+        ];
+        assert_eq!(limits.named, expected.map(|(name, most)| (name.to_owned(), most)).into());
     }
 }

@@ -119,6 +119,7 @@ fn pool_of(store: &Arc<dyn Store>, agent: Arc<dyn Execute>, concurrency: usize) 
         role: Role::Coder,
         queues: Role::Coder.queues(),
         concurrency,
+        limits: Arc::default(),
         lease: Duration::from_hours(1),
         grace: DEADLINE,
         agent,
@@ -203,6 +204,8 @@ async fn a_lone_job_is_handed_in_while_others_go_on() {
     let first = taken(&store, 1).await;
     assert_eq!(first.len(), 1);
     assert_eq!(first[0].guard.receipt.task, quick);
+    // The observer hears of a call after others may have seen what it did.
+    until("the report was counted", || calls.load(Ordering::SeqCst) > 0).await;
     assert_eq!(calls.load(Ordering::SeqCst), 1);
     // The others are running, and go on after the shutdown until they are done and handed in.
     shutdown.cancel();
@@ -235,4 +238,53 @@ async fn a_report_that_the_store_cannot_take_does_not_fail_its_neighbours() {
     shutdown.cancel();
     running.await.unwrap();
     assert!(calls.load(Ordering::SeqCst) <= 1 + JOBS, "{calls:?} calls");
+}
+
+/// Counts how many jobs go on at once, and how many there were at most.
+#[derive(Default)]
+struct Crowd {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+#[async_trait]
+impl Execute for Crowd {
+    async fn execute(&self, _: &Claim) -> Outcome {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        // Long enough for every claim that would be one too many.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        self.now.fetch_sub(1, Ordering::SeqCst);
+        asks()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_jobs_of_an_agent_run_at_once_than_its_limit_says() {
+    let place = Place::new();
+    let (store, _) = counted(&place);
+    for n in 0..5 {
+        add(&store, &place, &format!("t{n}")).await;
+    }
+    let config = coder(&place, store.clone());
+    let file = place.root.path().join("refile.toml");
+    let text = std::fs::read_to_string(&file).unwrap() + "[limits]\nagents = { slow = 2 }\n";
+    std::fs::write(&file, text).unwrap();
+    let (limited, _) = refile_config::load(Some(&file), [], &[]).unwrap();
+    // The limits that a worker makes of its configuration, and two processes with room for all.
+    let limits = Worker { config: Arc::new(limited), ..config }.pool().limits;
+    let (shutdown, crowd) = (CancellationToken::new(), Arc::new(Crowd::default()));
+    let running: Vec<_> = ["one", "two"]
+        .map(|name| {
+            let of = Arc::into_inner(pool_of(&store, crowd.clone(), 5)).unwrap();
+            let pool = Pool { name: name.to_owned(), limits: limits.clone(), ..of };
+            tokio::spawn(pool::run(Arc::new(pool), shutdown.clone()))
+        })
+        .into();
+    assert_eq!(taken(&store, 5).await.len(), 5);
+    shutdown.cancel();
+    for one in running {
+        one.await.unwrap();
+    }
+    assert_eq!(crowd.most.load(Ordering::SeqCst), 2);
 }

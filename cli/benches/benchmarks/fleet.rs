@@ -121,6 +121,7 @@ async fn waits(store: &Arc<dyn Store>, backlog: u64, probes: usize) -> anyhow::R
         queues: vec![Queue::Code],
         concurrency: 100,
         lease: config.workers.lease.0,
+        limits: Arc::default(),
         grace: Duration::from_secs(5),
         agent: agent.clone(),
     };

@@ -17,6 +17,11 @@ pub(crate) fn show(context: &Context) -> anyhow::Result<Ended> {
             line.value = without_password(address).into();
         }
     }
+    for line in &mut lines {
+        if let Some(address) = line.key.strip_prefix("limits.repositories.") {
+            line.key = format!("limits.repositories.{}", without_password(address));
+        }
+    }
     if context.json {
         let values: Vec<_> =
             lines.iter().map(|l| json!({ "key": l.key, "value": l.value, "source": l.source.to_string() })).collect();

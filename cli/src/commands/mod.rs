@@ -9,6 +9,7 @@ mod history;
 mod escalation;
 mod verdict;
 mod config;
+mod partitions;
 mod bench;
 
 use std::io::IsTerminal;
@@ -32,6 +33,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         Command::Submit(arguments) => submit::run(&Context::new(&global)?, arguments).await,
         Command::Task(command) => task::run(&Context::new(&global)?, command).await,
         Command::Escalation(command) => escalation::run(&Context::new(&global)?, command).await,
+        Command::Partitions(arguments) => partitions::run(&Context::new(&global)?, &arguments).await,
         Command::Bench(arguments) => bench::run(&global, arguments).await,
         Command::BenchPart => bench::run_part().await,
         Command::Config(ConfigCommand::Show) => config::show(&Context::new(&global)?),

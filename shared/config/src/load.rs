@@ -212,6 +212,7 @@ fn validate(config: &Config) -> Result<(), String> {
             _ => {}
         }
     }
+    validate_limits(config)?;
     if p.budget.cost_usd.is_some_and(|usd| !usd.is_finite() || usd < 0.0) {
         return Err("policy.budget.cost_usd must be 0 or more".to_owned());
     }
@@ -227,6 +228,37 @@ fn validate(config: &Config) -> Result<(), String> {
         }
         if !seen.insert(&gate.name) {
             return Err(format!("the gate `{}` is there twice", gate.name));
+        }
+    }
+    Ok(())
+}
+
+/// Holds that limits let something run, and are of what there is. Repositories and workflows are known by tasks alone.
+fn validate_limits(config: &Config) -> Result<(), String> {
+    let limits = &config.limits;
+    if limits.repository == Some(0) {
+        return Err("limits.repository must be at least 1; leave it out for no limit".to_owned());
+    }
+    for (section, named) in [
+        ("repositories", &limits.repositories),
+        ("workflows", &limits.workflows),
+        ("agents", &limits.agents),
+        ("reviewers", &limits.reviewers),
+        ("providers", &limits.providers),
+    ] {
+        for (name, most) in named {
+            let is_there = match section {
+                "agents" => config.agents.contains_key(name),
+                "reviewers" => config.reviewers.contains_key(name),
+                "providers" => config.providers.contains_key(name),
+                _ => true,
+            };
+            if !is_there {
+                return Err(format!("limits.{section} names `{name}`, and there is no [{section}.{name}]"));
+            }
+            if *most == 0 {
+                return Err(format!("limits.{section}.{name} must be at least 1; leave it out for no limit"));
+            }
         }
     }
     Ok(())
@@ -277,6 +309,28 @@ mod tests {
         check_error("[policy]\nladder = [\"x\"]\n", &["no [agents.x]"]);
         check_error("[policy.budget]\ncost_usd = -1.0\n", &["cost_usd"]);
         check_error("[[gates]]\nname = \"\"\nrun = \"true\"\n", &["`name`"]);
+    }
+
+    #[test]
+    fn limits_let_something_run_and_are_of_what_there_is() {
+        let text = "[limits]\nrepository = 4\nrepositories = { \"https://example.org/a.git\" = 2 }\n\
+                    workflows = { change = 20 }\nagents = { fixer = 8 }\n[agents.fixer]\ncommand = [\"x\"]\n";
+        let (config, sources) = load_text(text, &[("REFILE_LIMITS_REPOSITORY", "5")], &[]).unwrap();
+        assert_eq!((config.limits.repository, config.limits.agents["fixer"]), (Some(5), 8));
+        assert_eq!(config.limits.repositories["https://example.org/a.git"], 2);
+        let shown = crate::show::lines(&config, &sources);
+        let line = |key: &str| shown.iter().find(|l| l.key == key).map(|l| (l.value.clone(), l.source.clone()));
+        assert_eq!(line("limits.repository").unwrap().1, Source::Environment("REFILE_LIMITS_REPOSITORY".into()));
+        let (value, source) = line("limits.workflows.change").unwrap();
+        assert!(value == 20.into() && matches!(source, Source::File(_)));
+        check_error("[limits]\nrepository = 0\n", &["limits.repository must be at least 1"]);
+        check_error("[limits]\nworkflows = { change = 0 }\n", &["limits.workflows.change must be at least 1"]);
+        check_error("[limits]\nworkflows = { change = -1 }\n", &["line 2"]);
+        check_error("[limits]\nagent = { fixer = 1 }\n", &["agent", "did you mean `agents`?"]);
+        for section in ["agents", "reviewers", "providers"] {
+            let text = format!("[limits]\n{section} = {{ x = 1 }}\n");
+            check_error(&text, &["names `x`", &format!("no [{section}.x]")]);
+        }
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub struct Config {
     pub coordinator: Coordinator,
     /// The workers' settings.
     pub workers: Workers,
+    /// How many jobs may run at once in the whole fleet.
+    pub limits: LimitsSection,
     /// Coders by name; the first one is the default.
     pub agents: IndexMap<String, Agent>,
     /// Reviewers by name; the first one is the default.
@@ -50,6 +52,7 @@ impl Default for Config {
             policy: PolicySection::default(),
             coordinator: Coordinator::default(),
             workers: Workers::default(),
+            limits: LimitsSection::default(),
             agents: IndexMap::new(),
             reviewers: IndexMap::new(),
             providers: IndexMap::new(),
@@ -209,6 +212,25 @@ impl Default for Workers {
             dir: ".refile/work".to_owned(),
         }
     }
+}
+
+/// How many jobs may run at once in the whole fleet, whatever its size; what is absent has no limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsSection {
+    /// On each repository that is not named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repository: Option<u32>,
+    /// On a repository, by its path or URL.
+    pub repositories: IndexMap<String, u32>,
+    /// Of a workflow, by its name.
+    pub workflows: IndexMap<String, u32>,
+    /// Of a coder, by its name.
+    pub agents: IndexMap<String, u32>,
+    /// Of a reviewer, by its name.
+    pub reviewers: IndexMap<String, u32>,
+    /// Of a provider of models, by its name.
+    pub providers: IndexMap<String, u32>,
 }
 
 /// The kinds of agents.

@@ -77,7 +77,8 @@ pub(crate) fn fixed_keys() -> Vec<String> {
         .map(|line| line.key)
         .filter(|k| k != "gates")
         .collect();
-    keys.extend(["policy.budget.tokens", "policy.budget.cost_usd", "policy.budget.wall"].map(str::to_owned));
+    let unset = ["policy.budget.tokens", "policy.budget.cost_usd", "policy.budget.wall", "limits.repository"];
+    keys.extend(unset.map(str::to_owned));
     keys
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::task::{Task, TaskState};
+use crate::task::{EscalationReason, Task, TaskState};
 
 /// One counted thing: a metric's name and the values of its labels.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -70,25 +70,42 @@ impl Count {
     }
 }
 
-/// The gauges that this task is part of, each by 1.
-fn gauges(task: &Task) -> Vec<Count> {
-    let mut gauges = vec![Count::new("tasks", &[task.state.as_str()])];
-    if matches!(task.state, TaskState::Open | TaskState::Escalated) {
-        gauges.push(Count::new("task_attempts_current", &[&task.attempt_number().to_string()]));
-        gauges.extend(task.open_escalations().map(|e| Count::new("escalations_open", &[e.reason.as_str()])));
+/// What the gauges say of a task: its state, and while it is open its attempt and why people are asked.
+#[derive(PartialEq)]
+struct Gauges {
+    state: TaskState,
+    attempt: Option<u32>,
+    asked: Vec<EscalationReason>,
+}
+
+impl Gauges {
+    fn of(task: &Task) -> Self {
+        let is_open = matches!(task.state, TaskState::Open | TaskState::Escalated);
+        let asked = if is_open { task.open_escalations().map(|e| e.reason).collect() } else { Vec::new() };
+        Self { state: task.state, attempt: is_open.then(|| task.attempt_number()), asked }
     }
-    gauges
+
+    /// The gauges that the task is part of, each by 1.
+    fn counts(&self) -> Vec<Count> {
+        let mut counts = vec![Count::new("tasks", &[self.state.as_str()])];
+        counts.extend(self.attempt.map(|n| Count::new("task_attempts_current", &[&n.to_string()])));
+        counts.extend(self.asked.iter().map(|reason| Count::new("escalations_open", &[reason.as_str()])));
+        counts
+    }
 }
 
 /// What the stored numbers change by when `before` (nothing for a new task) becomes `after` and `counted` happened.
-pub fn deltas(before: Option<&Task>, after: &Task, counted: &[Count]) -> Vec<(String, i64)> {
+pub fn deltas<'a>(before: Option<&Task>, after: &Task, counted: impl Iterator<Item = &'a Count>) -> Vec<(String, i64)> {
     let mut deltas: BTreeMap<String, i64> = BTreeMap::new();
     let mut add = |count: &Count, by: i64| *deltas.entry(count.key()).or_default() += by;
-    for count in counted.iter().chain(&gauges(after)) {
+    for count in counted {
         add(count, 1);
     }
-    for count in &before.map(gauges).unwrap_or_default() {
-        add(count, -1);
+    let (before, after) = (before.map(Gauges::of), Gauges::of(after));
+    // Most steps leave the gauges as they are.
+    if before.as_ref() != Some(&after) {
+        after.counts().iter().for_each(|count| add(count, 1));
+        before.iter().flat_map(Gauges::counts).for_each(|count| add(&count, -1));
     }
     deltas.into_iter().filter(|(_, by)| *by != 0).collect()
 }

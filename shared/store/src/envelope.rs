@@ -24,7 +24,8 @@ pub enum DecodeError {
 
 /// Writes a value.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, rmp_serde::encode::Error> {
-    let mut bytes = vec![SCHEMA];
+    let mut bytes = Vec::with_capacity(1024);
+    bytes.push(SCHEMA);
     let mut serializer = rmp_serde::Serializer::new(&mut bytes).with_struct_map();
     value.serialize(&mut serializer)?;
     Ok(bytes)

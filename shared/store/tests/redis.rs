@@ -1,4 +1,5 @@
-//! What only the Redis engine has: a server that lost what it had, and damage that only its layout knows.
+//! What only the Redis engine has: a server that lost what it had, damage that only its layout knows, and partitions that
+//! are added.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, dead_code, reason = "a test may panic; a part of the kit is enough")]
 
@@ -10,9 +11,13 @@ mod redis_server;
 
 use std::time::Duration;
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use redis_server::RedisHarness;
-use refile_store::{Place, StoreError};
-use suite::kit::{Harness, LONG, add, claim, claim_one, coded, counted, job, report, take, take_request};
+use refile_core::{Policy, TaskState};
+use refile_store::{Committed, Filter, LeaseState, Pause, PauseTarget, Place, Presence, Reported, Store, StoreError};
+use suite::kit::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flushed_server_is_noticed_once_and_the_fleet_goes_on() {
@@ -76,4 +81,237 @@ async fn an_entry_that_is_no_outcome_does_not_strand_the_others() {
     let (takeover, wait) = (Duration::from_millis(1), Duration::from_secs(20));
     let again = refile_store::TakeRequest { takeover, wait, ..take_request("c2", 10) };
     assert_eq!(store.take_outcomes(&again).await.unwrap().len(), 1);
+}
+
+fn names(of: &str, count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("{of}{n}")).collect()
+}
+
+async fn add_all(store: &Arc<dyn Store>, names: &[String]) {
+    add(store, &names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+}
+
+/// Every task's id, a page at a time.
+async fn listed(store: &Arc<dyn Store>, limit: usize) -> Vec<String> {
+    let (mut ids, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = store.list(&Filter::default(), cursor, limit).await.unwrap();
+        ids.extend(page.tasks.into_iter().map(|t| t.id.to_string()));
+        cursor = page.next;
+        if cursor.is_none() {
+            return ids;
+        }
+    }
+}
+
+/// How many records each partition has.
+fn spread(harness: &RedisHarness, partitions: u32) -> Vec<usize> {
+    let count = |p| redis::cmd("HLEN").arg(format!("refile:{{{p}}}:records")).query(&mut harness.connect()).unwrap();
+    (0..partitions).map(count).collect()
+}
+
+async fn say_presence(store: &Arc<dyn Store>, id: &str) {
+    let presence =
+        Presence { id: id.to_owned(), role: "coder".to_owned(), host: "host".to_owned(), pid: 1, running: 0 };
+    store.presence(&presence, false).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partitions_are_added_while_others_work() {
+    let harness = RedisHarness::start();
+    let (one, other, third) = (harness.store().await, harness.store().await, harness.store().await);
+    let old = names("old", 40);
+    add_all(&one, &old).await;
+    let mut held = claim(&one, "w1", 5, LONG).await;
+    held.extend(claim(&other, "w2", 5, LONG).await);
+    report(&one, &held[0].lease, coded("h")).await;
+    let seen = one.events("", 1_000).await.unwrap();
+    let cursor = seen.last().unwrap().cursor.clone();
+    let pause = Pause { until: None, reason: "ann".to_owned() };
+    let queue = PauseTarget::Queue(refile_core::Queue::Land);
+    one.set_pause(&queue, Some(&pause)).await.unwrap();
+
+    // Both go on while partitions are added.
+    let meanwhile = names("meanwhile", 60);
+    let submitting = async {
+        for some in meanwhile.chunks(3) {
+            add_all(&one, some).await;
+        }
+    };
+    let claiming = async {
+        let mut got = Vec::new();
+        while got.len() < 20 {
+            got.extend(claim(&other, "w2", 2, LONG).await);
+        }
+        got
+    };
+    let (grown, (), claimed) = tokio::join!(third.partitions(Some(4)), submitting, claiming);
+    assert_eq!(grown.unwrap(), 4);
+
+    // What was there is there for all, whatever they know.
+    for store in [&one, &other, &third] {
+        let ids: Vec<_> = old.iter().chain(&meanwhile).map(|name| id(name)).collect();
+        assert!(store.tasks(&ids).await.unwrap().iter().all(Option::is_some));
+    }
+    say_presence(&one, "p1").await;
+    other.check().await.unwrap();
+    let everything: BTreeSet<_> = old.iter().chain(&meanwhile).cloned().collect();
+    for store in [&one, &other, &third] {
+        assert_eq!(store.partitions(None).await.unwrap(), 4);
+        let ids = listed(store, 7).await;
+        assert_eq!((ids.len(), ids.into_iter().collect::<BTreeSet<_>>()), (100, everything.clone()));
+    }
+    let leases: Vec<_> = held.iter().chain(&claimed).map(|c| c.lease.clone()).collect();
+    let states = one.extend(&leases[1..], LONG).await.unwrap();
+    assert!(states.iter().all(|s| *s == LeaseState::Held), "{states:?}");
+    let gone = task(&third, held[1].task.id.as_str()).await;
+    assert_eq!(commit_one(&third, by_person(&gone, &cancelled())).await, Committed::Applied);
+    assert_eq!(state(&other, held[1].task.id.as_str()).await, TaskState::Cancelled);
+    for lease in &leases[2..] {
+        assert_eq!(report(&other, lease, coded("h")).await, Reported::Accepted);
+    }
+    let taken = take(&third, "c", 100).await;
+    assert_eq!(taken.len(), leases.len() - 1);
+    let commits: Vec<_> = taken.iter().map(|t| decided(t, &Policy::default())).collect();
+    assert!(one.commit(&commits).await.unwrap().iter().all(|c| *c == Committed::Applied));
+
+    // What is new is everywhere, and both claim it.
+    let before = spread(&harness, 4);
+    let new = names("new", 80);
+    add_all(&other, &new).await;
+    let after = spread(&harness, 4);
+    assert!(before.iter().zip(&after).all(|(b, a)| a - b >= 8), "{before:?} became {after:?}");
+    let mut all = claim(&one, "w1", 60, LONG).await;
+    all.extend(claim(&other, "w2", 500, LONG).await);
+    let all: BTreeSet<_> = all.into_iter().map(|c| c.task.id.to_string()).collect();
+    assert!(new.iter().all(|name| all.contains(name)));
+    assert_eq!(all.len(), 180 - leases.len());
+    assert_eq!(counted(&one, "tasks_submitted_total", &[]).await, 180);
+
+    // The old cursor goes on without a gap, and nothing twice; pauses hold in new partitions.
+    let (mut lines, mut at) = (Vec::new(), cursor);
+    loop {
+        let some = other.events(&at, 17).await.unwrap();
+        let Some(last) = some.last() else { break };
+        at.clone_from(&last.cursor);
+        lines.extend(some);
+    }
+    let all = third.events("", 10_000).await.unwrap();
+    assert_eq!(seen.len() + lines.len(), all.len());
+    let place = |e: &refile_store::LoggedEvent| (e.at, e.task.clone(), format!("{:?}", e.notice));
+    let mut both: Vec<_> = seen.iter().chain(&lines).map(place).collect();
+    let mut expected: Vec<_> = all.iter().map(place).collect();
+    both.sort();
+    expected.sort();
+    assert_eq!(both, expected);
+    let paused: bool =
+        redis::cmd("HEXISTS").arg("refile:{3}:pauses").arg(queue.key()).query(&mut harness.connect()).unwrap();
+    assert!(paused);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_id_is_added_once_by_those_who_know_of_new_partitions_and_those_who_do_not() {
+    let harness = RedisHarness::start();
+    let fresh = harness.store().await;
+    let ids = names("t", 12);
+    let mut stale = Vec::new();
+    for _ in 0..=ids.len() {
+        stale.push(harness.store().await);
+    }
+    add(&fresh, &["before"]).await;
+    fresh.partitions(Some(4)).await.unwrap();
+    let first = stale.pop().unwrap();
+    let again = first.submit(&[submission("before", new_task("before")), submission("after", new_task("after"))]).await;
+    assert_eq!(again.unwrap().iter().map(|s| s.added).collect::<Vec<_>>(), [false, true]);
+    for (name, stale) in ids.iter().zip(&stale) {
+        let both = [submission(name, new_task(name))];
+        let (a, b) = tokio::join!(stale.submit(&both), fresh.submit(&both));
+        let added = [a.unwrap()[0].added, b.unwrap()[0].added];
+        assert_eq!(added.iter().filter(|added| **added).count(), 1, "{name}: {added:?}");
+    }
+    assert_eq!(spread(&harness, 4).iter().sum::<usize>(), 14);
+    assert_eq!(claim(&fresh, "w", 100, LONG).await.len(), 14);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_growths_at_once_one_wins_and_the_other_may_follow() {
+    for round in 0..8 {
+        let harness = RedisHarness::start();
+        let (a, b) = (harness.store().await, harness.store().await);
+        let names = names("t", 30);
+        add_all(&a, &names).await;
+        let (to_4, to_8) = tokio::join!(a.partitions(Some(4)), b.partitions(Some(if round == 0 { 4 } else { 8 })));
+        for refused in [&to_4, &to_8].into_iter().filter_map(|r| r.as_ref().err()) {
+            let text = refused.to_string();
+            assert!(text.contains("somebody else is giving it") || text.contains("can only grow"), "{text}");
+        }
+        assert!(to_4.is_ok() || to_8.is_ok(), "{to_4:?} {to_8:?}");
+        assert_eq!(a.partitions(Some(8)).await.unwrap(), 8);
+        b.check().await.unwrap();
+        add_all(&b, &["more".to_owned(), "and".to_owned()]).await;
+        assert_eq!(listed(&b, 3).await.len(), 32);
+        assert_eq!(claim(&b, "w", 100, LONG).await.len(), 32);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_growth_that_stopped_half_way_is_ended_before_another_begins() {
+    let harness = RedisHarness::start();
+    let store = harness.store().await;
+    add(&store, &["a"]).await;
+    // Two of four partitions were told when the command was killed.
+    for (partition, fields) in [
+        (0, ["growing", "1,4", "beat", "9"]),
+        (3, ["partitions", "1,4", "generation", "2"]),
+        (2, ["partitions", "1,4", "generation", "2"]),
+    ] {
+        let key = format!("refile:{{{partition}}}:meta");
+        let _: () = redis::cmd("HSET").arg(key).arg(&fields).query(&mut harness.connect()).unwrap();
+    }
+    let refused = store.partitions(Some(8)).await.unwrap_err().to_string();
+    assert!(refused.contains("run `refile partitions 4`"), "{refused}");
+    add(&store, &["b"]).await;
+    assert_eq!(store.partitions(Some(4)).await.unwrap(), 4);
+    assert_eq!(store.partitions(Some(8)).await.unwrap(), 8);
+    add(&store, &["c"]).await;
+    assert_eq!(listed(&store, 1).await, ["c", "b", "a"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partitions_never_get_fewer_nor_too_many() {
+    let harness = RedisHarness::start();
+    let store = harness.store().await;
+    assert_eq!(store.partitions(Some(4)).await.unwrap(), 4);
+    assert_eq!(store.partitions(Some(4)).await.unwrap(), 4);
+    let refused = store.partitions(Some(3)).await.unwrap_err().to_string();
+    assert!(refused.contains("it has 4 partitions") && refused.contains("can only grow"), "{refused}");
+    let refused = store.partitions(Some(5_000)).await.unwrap_err().to_string();
+    assert!(refused.contains("too many"), "{refused}");
+    assert_eq!(harness.store().await.partitions(None).await.unwrap(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_of_two_partitions_with_one_number_are_both_listed() {
+    let harness = RedisHarness::start();
+    let store = harness.store().await;
+    store.partitions(Some(4)).await.unwrap();
+    let names = names("t", 12);
+    add_all(&store, &names).await;
+    // As nodes of a cluster may number them that count by themselves.
+    let mut connection = harness.connect();
+    for partition in 0..4 {
+        let key = format!("refile:{{{partition}}}:idx:open");
+        let here: Vec<String> = redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).query(&mut connection).unwrap();
+        for (n, id) in here.iter().enumerate() {
+            let number = 1_700_000_000_000_000_u64 + n as u64;
+            let _: () = redis::cmd("ZADD").arg(&key).arg(number).arg(id).query(&mut connection).unwrap();
+        }
+    }
+    for limit in [1, 2, 5, 100] {
+        let mut ids = listed(&store, limit).await;
+        ids.sort();
+        let mut expected = names.clone();
+        expected.sort();
+        assert_eq!(ids, expected, "pages of {limit}");
+    }
 }

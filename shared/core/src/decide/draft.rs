@@ -22,8 +22,8 @@ pub(super) struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    pub(super) fn new(task: &Task, policy: &'a Policy, now: Timestamp) -> Self {
-        Self { task: task.clone(), policy, now, effects: Vec::new(), at: 0 }
+    pub(super) fn new(task: Task, policy: &'a Policy, now: Timestamp) -> Self {
+        Self { task, policy, now, effects: Vec::new(), at: 0 }
     }
 
     /// Turns to the phase of that name, which must have a job.

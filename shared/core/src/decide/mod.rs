@@ -123,15 +123,11 @@ pub enum Refusal {
 impl Transition {
     /// What the store's counters and gauges change by.
     pub fn deltas(&self, before: Option<&Task>) -> Vec<(String, i64)> {
-        let counted: Vec<Count> = self
-            .effects
-            .iter()
-            .filter_map(|e| match e {
-                Effect::Count(count) => Some(count.clone()),
-                _ => None,
-            })
-            .collect();
-        deltas(before, &self.task, &counted)
+        let counted = self.effects.iter().filter_map(|e| match e {
+            Effect::Count(count) => Some(count),
+            _ => None,
+        });
+        deltas(before, &self.task, counted)
     }
 
     /// The lines for the event log.
@@ -147,7 +143,7 @@ impl Transition {
 ///
 /// An event that does not fit the task as it stands is refused and changes nothing.
 pub fn decide(task: &Task, event: &Event, policy: &Policy, now: Timestamp) -> Result<Transition, Refusal> {
-    let draft = Draft::new(task, policy, now);
+    let draft = Draft::new(task.clone(), policy, now);
     match event {
         Event::Outcome { phase, attempt, outcome } => {
             let draft = draft.with_phase(phase)?.for_attempt(*attempt)?;

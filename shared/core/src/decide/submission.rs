@@ -72,9 +72,10 @@ pub fn submit(id: TaskId, new: NewTask, policy: &Policy, now: Timestamp) -> Tran
         spent: Usage::default(),
         spent_before_budget: Usage::default(),
     };
-    let mut draft = Draft::new(&task, policy, now);
+    let title = task.title.clone();
+    let mut draft = Draft::new(task, policy, now);
     draft.count("tasks_submitted_total", &[]);
-    draft.notify(What::Submitted, task.title);
+    draft.notify(What::Submitted, title);
     draft.start_ready_phases();
     draft.done()
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{MultipleNodeRoutingInfo, ResponsePolicy, RoutingInfo};
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, ScriptInvocation, Value};
 use tokio::sync::Mutex;
 
@@ -28,6 +29,8 @@ const TRIES: u32 = 2;
 enum Request<'a> {
     Script(ScriptInvocation<'a>),
     Command(&'a Cmd),
+    /// To every node that takes writes.
+    Nodes(&'a Cmd),
     Pipe(&'a Pipeline),
 }
 
@@ -107,14 +110,22 @@ impl Link {
         Ok(Self { server, name, observer, commands: Mutex::new((0, None)), waiting: Mutex::new(Vec::new()) })
     }
 
+    /// Whether keys of different partitions may lie on different servers.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self.server, Server::Cluster(_))
+    }
+
     /// Where the server is, without its password.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
     /// Runs a script on a partition.
-    pub(super) async fn run(&self, script: &Script, prefix: &str, arguments: &[&[u8]]) -> Result<Value> {
-        let mut invocation = script.script.key(prefix);
+    pub(super) async fn run(&self, script: &Script, keys: &[&str], arguments: &[&[u8]]) -> Result<Value> {
+        let mut invocation = script.script.prepare_invoke();
+        for key in keys {
+            invocation.key(*key);
+        }
         for argument in arguments {
             invocation.arg(*argument);
         }
@@ -124,6 +135,19 @@ impl Link {
     /// Runs a command.
     pub(super) async fn query<T: FromRedisValue>(&self, operation: &'static str, command: &Cmd) -> Result<T> {
         super::replies::read(operation, self.send(operation, Request::Command(command)).await?)
+    }
+
+    /// Runs a command on each node that takes writes: the only server, or every master of a cluster.
+    pub(super) async fn query_nodes<T: FromRedisValue>(
+        &self,
+        operation: &'static str,
+        command: &Cmd,
+    ) -> Result<Vec<T>> {
+        let replies = match (&self.server, self.send(operation, Request::Nodes(command)).await?) {
+            (Server::Cluster(_), Value::Map(by_node)) => by_node.into_iter().map(|(_, reply)| reply).collect(),
+            (_, reply) => vec![reply],
+        };
+        replies.into_iter().map(|reply| super::replies::read(operation, reply)).collect()
     }
 
     /// Runs several commands in one round trip.
@@ -165,6 +189,10 @@ impl Link {
             let reply = match &request {
                 Request::Script(invocation) => invocation.invoke_async(&mut connection).await,
                 Request::Command(command) => command.query_async(&mut connection).await,
+                Request::Nodes(command) => match &mut connection {
+                    Wire::Single(connection) => command.query_async(connection).await,
+                    Wire::Cluster(connection) => connection.route_command((*command).clone(), all_masters()).await,
+                },
                 Request::Pipe(pipe) => pipe.query_async(&mut connection).await,
             };
             match reply {
@@ -238,6 +266,11 @@ impl Link {
             StoreError::Engine { operation, source: Box::new(error) }
         }
     }
+}
+
+/// Each master, and its own reply.
+fn all_masters() -> RoutingInfo {
+    RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, Some(ResponsePolicy::Special)))
 }
 
 /// Whether an error says that the server is away, starting, or no longer the one that takes writes. A server that is out

@@ -4,14 +4,33 @@ use refile_core::{TaskId, TaskState};
 
 use super::RedisStore;
 use super::replies::Record;
+use super::topology::MOST_PARTITIONS;
 use crate::Result;
 use crate::model::{Cursor, Filter, Page};
+
+/// A cursor is a sequence number times this, plus the partition: tasks of two partitions may have the same number, since
+/// in a cluster each node counts by itself. Nothing else could name the place between them.
+const PLACES: u64 = MOST_PARTITIONS as u64;
 
 /// A line of an index.
 struct Row {
     sequence: u64,
     partition: u32,
     id: String,
+}
+
+impl Row {
+    fn place(&self) -> Cursor {
+        Cursor(self.sequence * PLACES + u64::from(self.partition))
+    }
+}
+
+/// What a listing of a partition starts with, newest first: the greatest number that stands behind the cursor.
+fn start(cursor: Option<Cursor>, partition: u32) -> String {
+    let Some(Cursor(place)) = cursor else { return "+inf".to_owned() };
+    let (sequence, last) = (place / PLACES, place % PLACES);
+    // Of equal numbers the greater partition comes first.
+    if u64::from(partition) < last { sequence.to_string() } else { format!("({sequence}") }
 }
 
 impl RedisStore {
@@ -25,7 +44,7 @@ impl RedisStore {
             let is_last = rows.len() < batch;
             let records = self.records(&rows).await?;
             for (row, record) in rows.into_iter().zip(records) {
-                before = Some(Cursor(row.sequence));
+                before = Some(row.place());
                 match record.map(Record::decode) {
                     Some(Ok(task)) if filter.matches(&task) => page.tasks.push(task),
                     Some(Ok(_)) | None => {}
@@ -44,11 +63,10 @@ impl RedisStore {
 
     /// The newest tasks before a cursor, by their indexes.
     async fn rows(&self, states: &[TaskState], before: Option<Cursor>, most: usize) -> Result<Vec<Row>> {
-        let from = before.map_or_else(|| "+inf".to_owned(), |c| format!("({}", c.0));
         let states = if states.is_empty() { TaskState::ALL } else { states };
         let mut rows = Vec::new();
         for partition in 0..self.topology().partitions() {
-            let mut pipe = redis::pipe();
+            let (mut pipe, from) = (redis::pipe(), start(before, partition));
             for state in states {
                 let key = self.key(partition, &format!("idx:{state}"));
                 let command = pipe.cmd("ZREVRANGEBYSCORE").arg(key).arg(&from).arg("-inf");
@@ -57,7 +75,7 @@ impl RedisStore {
             let found: Vec<Vec<(String, u64)>> = self.link.query_pipe("list", &pipe).await?;
             rows.extend(found.into_iter().flatten().map(|(id, sequence)| Row { sequence, partition, id }));
         }
-        rows.sort_unstable_by_key(|row| std::cmp::Reverse(row.sequence));
+        rows.sort_unstable_by_key(|row| std::cmp::Reverse((row.sequence, row.partition)));
         rows.truncate(most);
         Ok(rows)
     }

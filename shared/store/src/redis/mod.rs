@@ -43,7 +43,7 @@ use crate::model::{Commit, JobChange, Lease, Receipt};
 use crate::{OpenOptions, Result, StoreError};
 use connection::Link;
 use scripts::Script;
-use topology::Topology;
+use topology::{MOST_PARTITIONS, Topology};
 
 /// How long a change of the partitions may take that is under way elsewhere.
 const GROWING: Duration = Duration::from_secs(10);
@@ -148,12 +148,15 @@ impl RedisStore {
     }
 
     async fn run(&self, partition: u32, script: &Script, arguments: &[&[u8]]) -> Result<Value> {
-        let prefix = self.prefix(partition);
-        match self.link.run(script, &prefix, arguments).await {
+        let (prefix, wake) = (self.prefix(partition), self.wake_key(""));
+        // On one server scripts wake whoever waits; in a cluster they cannot, as that key may lie on another.
+        let keys = [prefix.as_str(), wake.as_str()];
+        let keys = if self.link.is_cluster() { &keys[..1] } else { &keys[..] };
+        match self.link.run(script, keys, arguments).await {
             Err(StoreError::Engine { source, .. }) if source.to_string().contains("NOGROUP") => {
                 // The queues are gone: the server was flushed or lost its file.
                 self.beat(partition).await?;
-                self.link.run(script, &prefix, arguments).await
+                self.link.run(script, keys, arguments).await
             }
             result => result,
         }
@@ -174,8 +177,15 @@ impl RedisStore {
         let epoch = uuid::Uuid::now_v7().to_string();
         let partitions = self.topology().to_string();
         let arguments = [epoch.as_bytes(), partitions.as_bytes()];
-        let reply = self.link.run(&scripts::CHECK, &self.prefix(partition), &arguments).await?;
+        let reply = self.link.run(&scripts::CHECK, &[&self.prefix(partition)], &arguments).await?;
         replies::read(scripts::CHECK.name, reply)
+    }
+
+    /// Wakes after a script, where the script could not.
+    async fn wake_in_cluster(&self, names: &[&str]) {
+        if self.link.is_cluster() {
+            self.wake(names).await;
+        }
     }
 
     /// Wakes whoever waits for one of these names. One token each is enough: who claims and leaves something wakes the
@@ -275,6 +285,9 @@ impl RedisStore {
 
     /// Says to the waiting what these commits gave them to do.
     async fn wake_for(&self, commits: &[&Commit]) {
+        if !self.link.is_cluster() {
+            return;
+        }
         let mut names: Vec<&str> = commits
             .iter()
             .flat_map(|c| &c.jobs)
@@ -285,7 +298,7 @@ impl RedisStore {
             .collect();
         names.sort_unstable();
         names.dedup();
-        self.wake(&names).await;
+        self.wake_in_cluster(&names).await;
     }
 
     async fn set_aside(&self, partition: u32, broken: &[replies::Broken]) -> Result<()> {
@@ -321,7 +334,7 @@ impl RedisStore {
         takeover
     }
 
-    /// Adds partitions: first those that are there are told, the first of them last, since whoever learns of the new
+    /// Adds partitions: all are told, the first of them last, since whoever learns of the new
     /// number learns it there. So nobody adds a task by the old number once somebody uses the new one.
     async fn grow(&self, partitions: u32) -> Result<()> {
         let before = self.topology();
@@ -332,10 +345,28 @@ impl RedisStore {
                 before.partitions()
             )));
         }
+        if partitions > MOST_PARTITIONS {
+            return Err(unsuitable(format!("{partitions} partitions are too many: there may be {MOST_PARTITIONS}")));
+        }
         if partitions == before.partitions() {
             return Ok(());
         }
         let after = before.grown(partitions);
+        let (old, new, generations) = (before.to_string(), after.to_string(), after.generations().to_string());
+        let tell = async |partition: u32, step: &str| {
+            let arguments = [step.as_bytes(), old.as_bytes(), new.as_bytes(), generations.as_bytes()];
+            let reply = self.run(partition, &scripts::GROW, &arguments).await?;
+            let other: String = replies::read(scripts::GROW.name, reply)?;
+            if other.is_empty() {
+                return Ok(());
+            }
+            let on_the_way = Topology::parse(&other).map_or(0, |t| t.partitions());
+            Err(unsuitable(format!(
+                "somebody else is giving it {on_the_way} partitions; if nobody is at it any more, run `refile partitions \
+                 {on_the_way}` to the end, and then this again"
+            )))
+        };
+        tell(0, "begin").await?;
         let mut pauses = Cmd::new();
         pauses.arg("HGETALL").arg(self.key(0, "pauses"));
         let pauses: Vec<(String, String)> = self.link.query("pauses", &pauses).await?;
@@ -347,14 +378,8 @@ impl RedisStore {
                 self.link.query::<()>("pauses", &command).await?;
             }
         }
-        let (old, new) = (before.to_string(), after.to_string());
-        let generations = after.generations().to_string();
         for partition in (0..partitions).rev() {
-            let arguments = [old.as_bytes(), new.as_bytes(), generations.as_bytes()];
-            let told: u8 = replies::read(scripts::GROW.name, self.run(partition, &scripts::GROW, &arguments).await?)?;
-            if told == 0 {
-                return Err(unsuitable("somebody else adds partitions at this moment; look, and try again".to_owned()));
-            }
+            tell(partition, "tell").await?;
         }
         self.reload_topology().await?;
         let mut known = self.known.lock().await;

@@ -128,7 +128,7 @@ impl Store for RedisStore {
             .routed(reports, |r| Place::Home(&r.lease.task), |partition, reports| self.report_in(partition, reports))
             .await?;
         if accepted.contains(&Some(true)) {
-            self.wake(&["outcomes"]).await;
+            self.wake_in_cluster(&["outcomes"]).await;
         }
         self.free_permits(&reports.iter().map(|r| &r.lease).collect::<Vec<_>>()).await?;
         Ok(accepted.into_iter().map(|a| if a == Some(true) { Reported::Accepted } else { Reported::Stale }).collect())
@@ -150,7 +150,7 @@ impl Store for RedisStore {
             )
             .await?;
         if released.contains(&Some(1)) {
-            self.wake(&Queue::ALL.iter().map(|q| q.as_str()).collect::<Vec<_>>()).await;
+            self.wake_in_cluster(&Queue::ALL.iter().map(|q| q.as_str()).collect::<Vec<_>>()).await;
         }
         self.free_permits(&leases.iter().collect::<Vec<_>>()).await
     }
@@ -223,7 +223,7 @@ impl Store for RedisStore {
             let (moved, next, queues): (usize, i64, Vec<String>) = replies::read(scripts::PROMOTE.name, reply)?;
             promoted.moved += moved;
             promoted.next_in_ms = sooner(promoted.next_in_ms, u64::try_from(next).ok());
-            self.wake(&queues.iter().map(String::as_str).collect::<Vec<_>>()).await;
+            self.wake_in_cluster(&queues.iter().map(String::as_str).collect::<Vec<_>>()).await;
         }
         Ok(promoted)
     }
@@ -239,13 +239,17 @@ impl Store for RedisStore {
             reclaimed.poisoned += poisoned;
             reclaimed.next_in_ms = sooner(reclaimed.next_in_ms, u64::try_from(next).ok());
             let outcomes = (poisoned > 0).then_some("outcomes");
-            self.wake(&queues.iter().map(String::as_str).chain(outcomes).collect::<Vec<_>>()).await;
+            self.wake_in_cluster(&queues.iter().map(String::as_str).chain(outcomes).collect::<Vec<_>>()).await;
         }
         Ok(reclaimed)
     }
 
     async fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Option<Versioned>>> {
-        let found = self.tasks_raw(ids).await?;
+        let mut found = self.tasks_raw(ids).await?;
+        // What is not there may lie in a partition that was added a moment ago.
+        if found.iter().any(Option::is_none) && self.reload_topology().await? {
+            found = self.tasks_raw(ids).await?;
+        }
         let decoded = ids.iter().zip(found).map(|(id, found)| {
             let Some(record) = found else { return Ok(None) };
             let version = record.version;
@@ -294,6 +298,10 @@ impl Store for RedisStore {
     }
 
     async fn events(&self, after: &str, max: usize) -> Result<Vec<LoggedEvent>> {
+        // A cursor of one that knows more partitions.
+        if after.split(',').count() > self.topology().partitions() as usize {
+            self.reload_topology().await?;
+        }
         let partitions = self.topology().partitions();
         let places = event_log::parse(after, partitions as usize);
         let mut logs = Vec::new();
@@ -313,6 +321,8 @@ impl Store for RedisStore {
     }
 
     async fn set_pause(&self, target: &PauseTarget, pause: Option<&Pause>) -> Result<()> {
+        // It must reach partitions, too, that were added a moment ago.
+        self.reload_topology().await?;
         for partition in 0..self.topology().partitions() {
             let mut command = Cmd::new();
             match pause {
@@ -396,7 +406,7 @@ impl Store for RedisStore {
         let reply = self.run(partition, &scripts::REPLAY, &[id.as_bytes()]).await?;
         let (replayed, woken): (u8, String) = replies::read(scripts::REPLAY.name, reply)?;
         if replayed == 1 {
-            self.wake(&[&woken]).await;
+            self.wake_in_cluster(&[&woken]).await;
         }
         Ok(replayed == 1)
     }
@@ -435,6 +445,9 @@ impl Store for RedisStore {
     }
 }
 
+/// A field of many hashes' lines; nothing where there is no such line.
+type Column<T> = Vec<Option<T>>;
+
 /// What one look at the queues gave.
 struct Attempt {
     /// What may run.
@@ -462,8 +475,11 @@ impl RedisStore {
             let mut arguments = vec![owner.as_bytes(), most.as_bytes(), lease.as_bytes(), limits.as_slice()];
             arguments.extend(request.queues.iter().map(|q| q.as_str().as_bytes()));
             let reply = self.run(partition, &scripts::CLAIM, &arguments).await?;
-            let (jobs, here) = replies::leased(reply)?;
-            let records = self.records_in(partition, jobs.iter().map(|j| &j.task)).await?;
+            let replies::Leases { jobs, more: here, records } = replies::leases(reply)?;
+            let records = match records {
+                Some(records) => records,
+                None => self.records_in(partition, jobs.iter().map(|j| &j.task)).await?,
+            };
             let (mut some, mut broken) = (Vec::with_capacity(jobs.len()), Vec::new());
             for (job, record) in jobs.into_iter().zip(records) {
                 match job.with(record, &request.owner) {
@@ -478,7 +494,7 @@ impl RedisStore {
             refused.extend(over);
             more.extend(here);
         }
-        self.wake(&more.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        self.wake_in_cluster(&more.iter().map(String::as_str).collect::<Vec<_>>()).await;
         Ok(Attempt { claims, refused, is_broken })
     }
 
@@ -617,7 +633,7 @@ impl RedisStore {
         pipe.cmd("HMGET").arg(self.key(partition, "records")).arg(&ids);
         pipe.cmd("HMGET").arg(self.key(partition, "texts")).arg(&ids);
         pipe.cmd("HMGET").arg(self.key(partition, "heads")).arg(&ids);
-        let (records, texts, heads): (Vec<Option<Vec<u8>>>, Vec<Option<String>>, Vec<Option<String>>) =
+        let (records, texts, heads): (Column<Vec<u8>>, Column<String>, Column<String>) =
             self.link.query_pipe("records", &pipe).await?;
         let version = |head: Option<String>| head.and_then(|h| h.split(' ').next()?.parse().ok()).unwrap_or(0);
         let rows = records.into_iter().zip(texts).zip(heads);

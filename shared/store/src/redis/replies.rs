@@ -65,14 +65,28 @@ pub(super) struct Leased {
     waited_ms: u64,
 }
 
-/// Reads what `claim.lua` gave: the jobs, and the queues that have more.
-pub(super) fn leased(reply: Value) -> Result<(Vec<Leased>, Vec<String>)> {
-    let (now, rows, more): (u64, Vec<String>, Vec<String>) = read("claim", reply)?;
+/// What `claim.lua` gave.
+pub(super) struct Leases {
+    pub(super) jobs: Vec<Leased>,
+    /// The queues that have more.
+    pub(super) more: Vec<String>,
+    /// The jobs' records; nothing where there are too many for a script.
+    pub(super) records: Option<Vec<Option<Record>>>,
+}
+
+/// Reads what `claim.lua` gave.
+pub(super) fn leases(reply: Value) -> Result<Leases> {
+    let (now, rows, more, records): (u64, Vec<String>, Vec<String>, Vec<Vec<u8>>) = read("claim", reply)?;
     let jobs = rows.chunks_exact(3).map(|row| {
         one_leased(now, &row[0], &row[1], &row[2])
             .ok_or_else(|| odd("claim", format!("cannot read `{}`", row.join(" "))))
     });
-    Ok((jobs.collect::<Result<_>>()?, more))
+    let record = |pair: &[Vec<u8>]| {
+        let description = String::from_utf8_lossy(&pair[1]).into_owned();
+        Some(Record { bytes: pair[0].clone(), description, version: 0 }).filter(|r| !r.bytes.is_empty())
+    };
+    let records = (!records.is_empty()).then(|| records.chunks_exact(2).map(record).collect());
+    Ok(Leases { jobs: jobs.collect::<Result<_>>()?, more, records })
 }
 
 fn one_leased(now: u64, name: &str, entry: &str, stored: &str) -> Option<Leased> {

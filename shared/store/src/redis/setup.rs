@@ -10,24 +10,19 @@ use crate::{Result, StoreError};
 /// The oldest version that has everything that the scripts use.
 const OLDEST: (u32, u32) = (7, 0);
 
-/// Holds that the server is new enough, may not evict keys, and keeps what it is told on disk.
+/// Holds that the server is new enough, may not evict keys, and keeps what it is told on disk. In a cluster every master
+/// must be so.
 pub(super) async fn require_usable(link: &Link, allow_volatile: bool) -> Result<()> {
-    let unsuitable = |why: String| Err(StoreError::Unsuitable { store: link.name().to_owned(), why });
     let mut info = Cmd::new();
     info.arg("INFO").arg("server");
-    let info: String = link.query("info", &info).await?;
-    let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or_default().trim();
-    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
-    if (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < OLDEST {
-        return unsuitable(format!(
-            "it is version {version}; Refile needs Redis {}.{} or newer, or Valkey",
-            OLDEST.0, OLDEST.1
-        ));
+    let infos: Vec<String> = link.query_nodes("info", &info).await?;
+    for info in &infos {
+        require_version(link, info)?;
     }
     let mut command = Cmd::new();
     command.arg("CONFIG").arg("GET").arg("maxmemory").arg("maxmemory-policy").arg("appendonly").arg("save");
-    let config: HashMap<String, String> = match link.query("config", &command).await {
-        Ok(config) => config,
+    let configs: Vec<HashMap<String, String>> = match link.query_nodes("config", &command).await {
+        Ok(configs) => configs,
         // A managed server may not tell.
         Err(StoreError::Engine { source, .. }) => {
             tracing::warn!(store = link.name(), error = %source, "the server does not tell its configuration: make sure that it has maxmemory-policy noeviction and appendonly yes");
@@ -35,6 +30,26 @@ pub(super) async fn require_usable(link: &Link, allow_volatile: bool) -> Result<
         }
         Err(error) => return Err(error),
     };
+    configs.iter().try_for_each(|config| require_lasting(link, config, allow_volatile))
+}
+
+fn unsuitable(link: &Link, why: String) -> Result<()> {
+    Err(StoreError::Unsuitable { store: link.name().to_owned(), why })
+}
+
+fn require_version(link: &Link, info: &str) -> Result<()> {
+    let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or_default().trim();
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    if (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < OLDEST {
+        return unsuitable(
+            link,
+            format!("it is version {version}; Refile needs Redis {}.{} or newer, or Valkey", OLDEST.0, OLDEST.1),
+        );
+    }
+    Ok(())
+}
+
+fn require_lasting(link: &Link, config: &HashMap<String, String>, allow_volatile: bool) -> Result<()> {
     let get = |key: &str| config.get(key).map_or("", String::as_str);
     let problem = if get("maxmemory") != "0" && get("maxmemory-policy") != "noeviction" {
         format!(
@@ -56,5 +71,5 @@ pub(super) async fn require_usable(link: &Link, allow_volatile: bool) -> Result<
         tracing::warn!(store = link.name(), problem, "going on all the same, as --allow-volatile says");
         return Ok(());
     }
-    unsuitable(format!("{problem}, or start with --allow-volatile"))
+    unsuitable(link, format!("{problem}, or start with --allow-volatile"))
 }

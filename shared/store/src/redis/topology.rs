@@ -2,6 +2,9 @@
 
 use refile_core::TaskId;
 
+/// More than these are not made: a cursor of a listing has no room for them, and each costs every look round trips.
+pub(super) const MOST_PARTITIONS: u32 = 1_024;
+
 /// How many partitions there were, oldest first: `1,8` is a namespace that was made with one and was given seven more.
 ///
 /// A task stays where it was put. So it lies where one of the generations would put it, and most lie where the newest

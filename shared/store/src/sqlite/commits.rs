@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use refile_core::count::Count;
-use refile_core::{Outcome, Task};
+use refile_core::{Outcome, Task, TaskId, TaskState};
 use rusqlite::{Result, params};
 
-use super::lanes::{self, Line};
+use super::lanes::{self, Line, behind};
 use super::sql::{self, all, one, run};
 use super::writer::Tx;
-use crate::envelope::decode;
+use crate::envelope::{decode, encode};
 use crate::model::{Commit, Committed, Guard, Happening, JobChange, Receipt, Submitted, TakeRequest, Taken, Versioned};
 
 /// About how many lines the event log keeps.
@@ -19,9 +19,33 @@ const SWEEP_EVENTS: i64 = 256;
 
 /// A commit whose record and notices are bytes already: the writing thread encodes nothing.
 pub(super) struct Prepared {
-    pub(super) commit: Commit,
-    pub(super) record: Vec<u8>,
-    pub(super) notices: Vec<Vec<u8>>,
+    id: TaskId,
+    state: TaskState,
+    repository: String,
+    rank: usize,
+    version: u64,
+    guard: Option<Guard>,
+    jobs: Vec<JobChange>,
+    deltas: Vec<(String, i64)>,
+    record: Vec<u8>,
+    notices: Vec<Vec<u8>>,
+}
+
+impl Prepared {
+    pub(super) fn new(commit: &Commit) -> std::result::Result<Self, rmp_serde::encode::Error> {
+        Ok(Self {
+            id: commit.task.id.clone(),
+            state: commit.task.state,
+            repository: commit.task.repository.clone(),
+            rank: sql::rank(commit.task.priority),
+            version: commit.version,
+            guard: commit.guard.clone(),
+            jobs: commit.jobs.clone(),
+            deltas: commit.deltas.clone(),
+            record: encode(&commit.task)?,
+            notices: commit.notices.iter().map(encode).collect::<std::result::Result<_, _>>()?,
+        })
+    }
 }
 
 /// Adds tasks that are not there yet.
@@ -30,15 +54,14 @@ pub(super) fn submit(tx: &mut Tx<'_>, submissions: &[Prepared]) -> Result<Vec<Su
 }
 
 fn submit_one(tx: &mut Tx<'_>, submission: &Prepared) -> Result<Submitted> {
-    let task = &submission.commit.task;
+    let Prepared { id, state, repository, record, .. } = submission;
     let sql = "INSERT INTO tasks (seq, id, version, state, repository, changed_at, record)
         VALUES (MAX((SELECT COALESCE(MAX(seq), 0) + 1 FROM tasks), ?1), ?2, 1, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING";
-    let (id, state) = (task.id.as_str(), task.state.as_str());
-    if run(tx.conn, sql, params![tx.now_us, id, state, task.repository, tx.now, submission.record])? == 0 {
-        return Ok(Submitted { id: task.id.clone(), added: false });
+    let added = run(tx.conn, sql, params![tx.now_us, id.as_str(), state.as_str(), repository, tx.now, record])? > 0;
+    if added {
+        follow(tx, submission)?;
     }
-    follow(tx, submission)?;
-    Ok(Submitted { id: task.id.clone(), added: true })
+    Ok(Submitted { id: id.clone(), added })
 }
 
 /// Commits transitions, each whole or not at all.
@@ -48,18 +71,17 @@ pub(super) fn commit(tx: &mut Tx<'_>, commits: &[Prepared]) -> Result<Vec<Commit
 
 /// Whatever is refused is refused before the first change.
 fn commit_one(tx: &mut Tx<'_>, prepared: &Prepared) -> Result<Committed> {
-    let Commit { task, version, guard, .. } = &prepared.commit;
+    let Prepared { id, state, version, guard, record, .. } = prepared;
     if let Some(Guard { phase, fence, receipt }) = guard {
         let sql = "SELECT 1 FROM jobs WHERE task = ?1 AND phase = ?2 AND fence = ?3";
-        if one(tx.conn, sql, params![task.id.as_str(), phase, fence], |_| Ok(()))?.is_none() {
+        if one(tx.conn, sql, params![id.as_str(), phase, fence], |_| Ok(()))?.is_none() {
             drop_stale(tx, receipt)?;
             return Ok(Committed::Stale);
         }
     }
     let sql = "UPDATE tasks SET version = version + 1, state = ?3, changed_at = ?4, record = ?5
         WHERE id = ?1 AND version = ?2";
-    let changed = params![task.id.as_str(), version, task.state.as_str(), tx.now, prepared.record];
-    if run(tx.conn, sql, changed)? == 0 {
+    if run(tx.conn, sql, params![id.as_str(), version, state.as_str(), tx.now, record])? == 0 {
         return Ok(Committed::Conflict);
     }
     if let Some(guard) = guard {
@@ -71,33 +93,32 @@ fn commit_one(tx: &mut Tx<'_>, prepared: &Prepared) -> Result<Committed> {
 
 /// Carries out what goes with a new record: jobs, notices, counters.
 fn follow(tx: &mut Tx<'_>, prepared: &Prepared) -> Result<()> {
-    let Commit { task, guard, jobs, deltas, .. } = &prepared.commit;
-    let id = task.id.as_str();
-    if task.state.is_final() {
-        let sql = "DELETE FROM jobs WHERE task = ?1 RETURNING queue, priority, lane, place IS 'queued'";
-        for (line, was_queued) in all(tx.conn, sql, [id], |row| Ok((Line::read(row, 0)?, row.get::<_, bool>(3)?)))? {
-            if was_queued {
-                lanes::leave(tx, &line)?;
-            }
-        }
+    let id = prepared.id.as_str();
+    // The job of the outcome that is decided on was reported: it is nowhere.
+    let reported = prepared.guard.as_ref().map(|g| g.phase.as_str());
+    if prepared.state.is_final() {
+        forget_jobs(tx, id, reported)?;
     } else {
         // One commit raises a phase's fence once, however often it names the phase.
         let mut raised: Vec<&str> = Vec::new();
-        for change in jobs {
+        for change in &prepared.jobs {
             let (JobChange::Put { phase, .. } | JobChange::Drop { phase }) = change;
             let raise = !raised.contains(&phase.as_str());
             match change {
                 JobChange::Put { queue, attempt, delay_ms, lane, .. } => {
-                    take_away(tx, id, phase, raise)?;
-                    let (rank, lane) = (sql::rank(task.priority), lane.as_str().to_owned());
-                    put(tx, id, phase, &Line { queue: *queue, rank, lane }, *attempt, *delay_ms)?;
+                    let is_nowhere = raise && reported == Some(phase);
+                    if !is_nowhere {
+                        take_away(tx, id, phase, raise)?;
+                    }
+                    let line = Line { queue: *queue, rank: prepared.rank, lane: lane.as_str().to_owned() };
+                    put(tx, id, phase, &line, *attempt, *delay_ms, is_nowhere)?;
                 }
                 JobChange::Drop { .. } => take_away(tx, id, phase, raise)?,
             }
             raised.push(phase);
         }
-        if let Some(guard) = guard.as_ref().filter(|g| !raised.contains(&g.phase.as_str())) {
-            take_away(tx, id, &guard.phase, true)?;
+        if let Some(phase) = reported.filter(|phase| !raised.contains(phase)) {
+            take_away(tx, id, phase, true)?;
         }
     }
     for notice in &prepared.notices {
@@ -108,22 +129,35 @@ fn follow(tx: &mut Tx<'_>, prepared: &Prepared) -> Result<()> {
             run(tx.conn, "DELETE FROM events WHERE id <= ?1", [last - KEPT_EVENTS])?;
         }
     }
-    for (key, by) in deltas {
-        add(tx, key, *by)?;
+    for (key, by) in &prepared.deltas {
+        add(tx, key, *by);
     }
     Ok(())
 }
 
-fn put(tx: &mut Tx<'_>, task: &str, phase: &str, line: &Line, attempt: u32, delay_ms: u64) -> Result<()> {
+/// A task in a final state keeps no jobs.
+fn forget_jobs(tx: &Tx<'_>, task: &str, reported: Option<&str>) -> Result<()> {
+    let sql = "SELECT queue, priority, lane FROM jobs WHERE task = ?1 AND phase IS NOT ?2 AND place = 'queued'";
+    let queued = all(tx.conn, sql, params![task, reported], |row| Line::read(row, 0))?;
+    run(tx.conn, "DELETE FROM jobs WHERE task = ?1", [task])?;
+    queued.iter().try_for_each(|line| lanes::leave(tx, line).map(drop))
+}
+
+/// Gives a phase this job. `raise` where nothing else has raised its fence in this commit.
+fn put(tx: &mut Tx<'_>, task: &str, phase: &str, line: &Line, attempt: u32, delay_ms: u64, raise: bool) -> Result<()> {
     let due = i64::try_from(delay_ms).unwrap_or(i64::MAX).saturating_add(tx.now as i64);
-    let sql = "INSERT INTO jobs (queue, priority, lane, task, phase, place, attempt, due, fence, deliveries, position)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 1, 0, 0)
-        ON CONFLICT (task, phase) DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
-            lane = excluded.lane, place = excluded.place, attempt = excluded.attempt, due = excluded.due";
-    let place = (delay_ms > 0).then_some("delayed");
+    let place = if delay_ms > 0 { "delayed" } else { "queued" };
+    let sql = concat!(
+        "INSERT INTO jobs (queue, priority, lane, task, phase, place, attempt, due, fence, deliveries, position)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 1, 0, ",
+        behind!(),
+        ") ON CONFLICT (task, phase) DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
+            lane = excluded.lane, place = excluded.place, attempt = excluded.attempt, due = excluded.due,
+            position = excluded.position, fence = fence + ?9, deliveries = 0, owner = NULL, reason = NULL"
+    );
     let Line { queue, rank, lane } = line;
-    run(tx.conn, sql, params![queue.as_str(), rank, lane, task, phase, place, attempt, due])?;
-    if delay_ms == 0 { lanes::make_ready(tx, task, phase, line) } else { Ok(()) }
+    run(tx.conn, sql, params![queue.as_str(), rank, lane, task, phase, place, attempt, due, u8::from(raise)])?;
+    if delay_ms == 0 { lanes::join(tx, line) } else { Ok(()) }
 }
 
 /// Takes a phase's job away. The row stays, so that its fence goes on growing.
@@ -143,7 +177,10 @@ pub(super) fn discard(tx: &mut Tx<'_>, receipts: &[Receipt]) -> Result<()> {
 
 /// Counted once, however often it is dropped.
 fn drop_stale(tx: &Tx<'_>, receipt: &Receipt) -> Result<()> {
-    if drop_outcome(tx, receipt)? { count(tx, &Count::new("stale_outcomes_total", &[])) } else { Ok(()) }
+    if drop_outcome(tx, receipt)? {
+        count(tx, &Count::new("stale_outcomes_total", &[]));
+    }
+    Ok(())
 }
 
 fn drop_outcome(tx: &Tx<'_>, receipt: &Receipt) -> Result<bool> {
@@ -153,13 +190,18 @@ fn drop_outcome(tx: &Tx<'_>, receipt: &Receipt) -> Result<bool> {
 }
 
 /// Raises a counter of the store's own by one.
-pub(super) fn count(tx: &Tx<'_>, count: &Count) -> Result<()> {
-    add(tx, &count.key(), 1)
+pub(super) fn count(tx: &Tx<'_>, count: &Count) {
+    add(tx, &count.key(), 1);
 }
 
-fn add(tx: &Tx<'_>, key: &str, by: i64) -> Result<()> {
-    let sql = "INSERT INTO counts (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = value + ?2";
-    run(tx.conn, sql, params![key, by]).map(|_| ())
+fn add(tx: &Tx<'_>, key: &str, by: i64) {
+    let counts = &mut tx.numbers.borrow_mut().counts;
+    match counts.get_mut(key) {
+        Some(sum) => *sum += by,
+        None => {
+            counts.insert(key.to_owned(), by);
+        }
+    }
 }
 
 /// The outcomes that were taken, and in how many milliseconds there may be one to take over.
@@ -178,7 +220,7 @@ pub(super) struct Entry {
     payload: Vec<u8>,
     version: u64,
     record: Vec<u8>,
-    task: refile_core::TaskId,
+    task: TaskId,
 }
 
 impl Entry {
@@ -244,7 +286,7 @@ pub(super) fn set_aside(tx: &mut Tx<'_>, broken: &[(i64, String)]) -> Result<()>
     for (outcome, reason) in broken {
         tracing::error!(outcome, reason, "an outcome cannot be decoded: quarantined");
         run(tx.conn, "UPDATE outcomes SET reason = ?2 WHERE id = ?1", params![outcome, reason])?;
-        count(tx, &Count::new("quarantined_total", &[]))?;
+        count(tx, &Count::new("quarantined_total", &[]));
     }
     Ok(())
 }

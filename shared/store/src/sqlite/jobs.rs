@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use refile_core::count::Count;
-use refile_core::{Queue, Task, TaskId};
+use refile_core::{Queue, Task};
 use rusqlite::{Result, params};
 
 use super::lanes::{self, Line, Room};
@@ -53,11 +53,21 @@ pub(super) fn claim(tx: &mut Tx<'_>, request: &ClaimRequest) -> Result<Claimed> 
             }
         }
         while claimed.jobs.len() < request.max {
-            let Some(line) = next_line(tx, queue, &mut room)? else { break };
-            claimed.jobs.extend(lease_first(tx, request, &line)?);
-            room.hold(&line.lane, 1);
-            lanes::turn(tx, &line)?;
-            lanes::note_claim(tx, queue)?;
+            let left = request.max - claimed.jobs.len();
+            // With one lane nobody else's turn is passed over: then its jobs come together.
+            let only = if left > 1 && request.limits.is_empty() { lanes::only_lane(tx, queue)? } else { None };
+            let (line, most) = match only {
+                Some(line) => (line, left),
+                None => match next_line(tx, queue, &mut room)? {
+                    Some(line) => (line, 1),
+                    None => break,
+                },
+            };
+            let leased = lease_first(tx, request, &line, most)?;
+            room.hold(&line.lane, leased.len() as u32);
+            lanes::turn(tx, &line, leased.len().max(1))?;
+            lanes::note_claims(tx, queue, leased.len().max(1))?;
+            claimed.jobs.extend(leased);
         }
     }
     Ok(claimed)
@@ -73,19 +83,15 @@ fn next_line(tx: &Tx<'_>, queue: Queue, room: &mut Room<'_>) -> Result<Option<Li
     Ok(None)
 }
 
-/// Leases the first job of a lane.
-fn lease_first(tx: &Tx<'_>, request: &ClaimRequest, line: &Line) -> Result<Option<Leased>> {
+/// Leases the first jobs of a lane.
+fn lease_first(tx: &Tx<'_>, request: &ClaimRequest, line: &Line, most: usize) -> Result<Vec<Leased>> {
     let Line { queue, rank, lane } = line;
     let sql = "SELECT j.task, j.phase, j.attempt, j.fence, j.deliveries, j.due, t.record
         FROM jobs j JOIN tasks t ON t.id = j.task
-        WHERE j.place = 'queued' AND j.queue = ?1 AND j.priority = ?2 AND j.lane = ?3 ORDER BY j.position LIMIT 1";
-    one(tx.conn, sql, params![queue.as_str(), rank, lane], |row| {
-        let (task, phase): (TaskId, String) = (sql::task(row, 0)?, row.get(1)?);
+        WHERE j.place = 'queued' AND j.queue = ?1 AND j.priority = ?2 AND j.lane = ?3 ORDER BY j.position LIMIT ?4";
+    let leased = all(tx.conn, sql, params![queue.as_str(), rank, lane, sql::limit(most)], |row| {
+        let (task, phase) = (sql::task(row, 0)?, row.get(1)?);
         let (fence, deliveries) = (row.get::<_, u64>(3)? + 1, row.get::<_, u32>(4)?.saturating_add(1));
-        let sql = "UPDATE jobs SET place = 'leased', owner = ?3, due = ?4, fence = ?5, deliveries = ?6
-            WHERE task = ?1 AND phase = ?2";
-        let until = runs_out(tx, request.lease);
-        run(tx.conn, sql, params![task.as_str(), phase, request.owner, until, fence, deliveries])?;
         Ok(Leased {
             lease: Lease { task, phase, fence, owner: request.owner.clone() },
             queue: *queue,
@@ -94,7 +100,14 @@ fn lease_first(tx: &Tx<'_>, request: &ClaimRequest, line: &Line) -> Result<Optio
             waited_ms: tx.now.saturating_sub(row.get(5)?),
             record: row.get(6)?,
         })
-    })
+    })?;
+    let until = runs_out(tx, request.lease);
+    for Leased { lease: Lease { task, phase, fence, owner }, deliveries, .. } in &leased {
+        let sql = "UPDATE jobs SET place = 'leased', owner = ?3, due = ?4, fence = ?5, deliveries = ?6
+            WHERE task = ?1 AND phase = ?2";
+        run(tx.conn, sql, params![task.as_str(), phase, owner, until, fence, deliveries])?;
+    }
+    Ok(leased)
 }
 
 /// Sets claimed jobs aside whose records cannot be read. The delivery does not count: nobody could work on it.
@@ -103,7 +116,7 @@ pub(super) fn set_aside(tx: &mut Tx<'_>, broken: &[(Lease, String)]) -> Result<(
         let sql = "UPDATE jobs SET place = 'quarantined', owner = NULL, deliveries = deliveries - 1, reason = ?4
             WHERE task = ?1 AND phase = ?2 AND place = 'leased' AND fence = ?3";
         if run(tx.conn, sql, params![task.as_str(), phase, fence, reason])? > 0 {
-            super::commits::count(tx, &Count::new("quarantined_total", &[]))?;
+            super::commits::count(tx, &Count::new("quarantined_total", &[]));
         }
     }
     Ok(())
@@ -230,7 +243,7 @@ pub(super) fn reclaim(tx: &mut Tx<'_>, max_deliveries: u32, max: usize) -> Resul
             lanes::make_ready(tx, &task, &phase, &line)?;
             reclaimed.redelivered += 1;
         }
-        super::commits::count(tx, &Count::new("leases_expired_total", &[line.queue.as_str()]))?;
+        super::commits::count(tx, &Count::new("leases_expired_total", &[line.queue.as_str()]));
     }
     reclaimed.next_in_ms = next(tx, "SELECT MIN(due) FROM jobs WHERE place = 'leased'")?;
     Ok(reclaimed)

@@ -24,17 +24,31 @@ impl Line {
     }
 }
 
-/// Puts a job at the end of its line; its lane joins the others where it had none. `due` is since when it is ready.
+/// The end of a line, as a subquery: `?1` is the queue, `?2` the priority, `?3` the lane.
+macro_rules! behind {
+    () => {
+        "(SELECT COALESCE(MAX(position), 0) + 1 FROM jobs
+            WHERE place = 'queued' AND queue = ?1 AND priority = ?2 AND lane = ?3)"
+    };
+}
+pub(super) use behind;
+
+/// Puts a job at the end of its line; its lane joins the others where it had none.
 pub(super) fn make_ready(tx: &mut Tx<'_>, task: &str, phase: &str, line: &Line) -> Result<()> {
-    let Line { queue, rank, lane } = line;
-    let sql = "UPDATE jobs SET place = 'queued', owner = NULL, reason = NULL, due = ?6, position =
-            (SELECT COALESCE(MAX(position), 0) + 1 FROM jobs
-                WHERE place = 'queued' AND queue = ?1 AND priority = ?2 AND lane = ?3)
-        WHERE task = ?4 AND phase = ?5";
-    run(tx.conn, sql, params![queue.as_str(), rank, lane, task, phase, tx.now])?;
+    let sql = concat!(
+        "UPDATE jobs SET place = 'queued', owner = NULL, reason = NULL, due = ?6, position = ",
+        behind!(),
+        " WHERE task = ?4 AND phase = ?5"
+    );
+    run(tx.conn, sql, params![line.queue.as_str(), line.rank, line.lane, task, phase, tx.now])?;
+    join(tx, line)
+}
+
+/// After a job was put into its line: the lane joins the others.
+pub(super) fn join(tx: &mut Tx<'_>, Line { queue, rank, lane }: &Line) -> Result<()> {
     let sql = "SELECT 1 FROM rings WHERE queue = ?1 AND priority = ?2 AND lane = ?3";
     if one(tx.conn, sql, params![queue.as_str(), rank, lane], |_| Ok(()))?.is_none() {
-        let turn = next_turn(tx, *queue, *rank)?;
+        let turn = raise(tx, &ring(*queue, *rank), 1)?;
         let sql = "INSERT INTO rings (queue, priority, lane, turn) VALUES (?1, ?2, ?3, ?4)";
         run(tx.conn, sql, params![queue.as_str(), rank, lane, turn])?;
     }
@@ -49,41 +63,73 @@ pub(super) fn leave(tx: &Tx<'_>, line: &Line) -> Result<bool> {
     Ok(run(tx.conn, sql, params![line.queue.as_str(), line.rank, line.lane])? > 0)
 }
 
-/// After a lane has given a job: it goes behind the others.
-pub(super) fn turn(tx: &Tx<'_>, line: &Line) -> Result<()> {
+/// After a lane has given so many jobs: it goes behind the others.
+pub(super) fn turn(tx: &Tx<'_>, line: &Line, jobs: usize) -> Result<()> {
+    let turn = raise(tx, &ring(line.queue, line.rank), jobs)?;
     if !leave(tx, line)? {
-        let turn = next_turn(tx, line.queue, line.rank)?;
         let sql = "UPDATE rings SET turn = ?4 WHERE queue = ?1 AND priority = ?2 AND lane = ?3";
         run(tx.conn, sql, params![line.queue.as_str(), line.rank, line.lane, turn])?;
     }
     Ok(())
 }
 
-fn next_turn(tx: &Tx<'_>, queue: Queue, rank: usize) -> Result<i64> {
-    raise(tx, &format!("{queue}:{rank}"))
+/// The name under which a ring's last turn is kept.
+fn ring(queue: Queue, rank: usize) -> String {
+    format!("{queue}:{rank}")
 }
 
-/// Notes that a job was claimed from a queue.
-pub(super) fn note_claim(tx: &Tx<'_>, queue: Queue) -> Result<()> {
-    raise(tx, queue.as_str()).map(drop)
+/// Notes that so many jobs were claimed from a queue.
+pub(super) fn note_claims(tx: &Tx<'_>, queue: Queue, jobs: usize) -> Result<()> {
+    raise(tx, queue.as_str(), jobs).map(drop)
 }
 
-fn raise(tx: &Tx<'_>, name: &str) -> Result<i64> {
-    let sql = "INSERT INTO turns (name, value) VALUES (?1, 1) ON CONFLICT DO UPDATE SET value = value + 1
-        RETURNING value";
-    tx.conn.prepare_cached(sql)?.query_row([name], |row| row.get(0))
+fn raise(tx: &Tx<'_>, name: &str, by: usize) -> Result<i64> {
+    let value = number(tx, name)? + by as i64;
+    tx.numbers.borrow_mut().turns.insert(name.to_owned(), value);
+    Ok(value)
+}
+
+/// A number that is kept by name, as this request knows it.
+fn number(tx: &Tx<'_>, name: &str) -> Result<i64> {
+    if let Some(value) = tx.numbers.borrow().turns.get(name) {
+        return Ok(*value);
+    }
+    let value = one(tx.conn, "SELECT value FROM turns WHERE name = ?1", [name], |row| row.get(0))?.unwrap_or(0);
+    tx.numbers.borrow_mut().turns.insert(name.to_owned(), value);
+    Ok(value)
+}
+
+/// Writes what a request changed of counters and turns.
+pub(super) fn write_numbers(tx: &Tx<'_>) -> Result<()> {
+    let numbers = tx.numbers.take();
+    for (key, by) in numbers.counts.iter().filter(|(_, by)| **by != 0) {
+        let sql = "INSERT INTO counts (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = value + ?2";
+        run(tx.conn, sql, params![key, by])?;
+    }
+    for (name, value) in &numbers.turns {
+        let sql = "INSERT INTO turns (name, value) VALUES (?1, ?2)
+            ON CONFLICT DO UPDATE SET value = ?2 WHERE value <> ?2";
+        run(tx.conn, sql, params![name, value])?;
+    }
+    Ok(())
 }
 
 /// The ranks of the priorities in the order in which the next claim from a queue tries them: of sixteen claims twelve
 /// try high first, three normal, one low.
 pub(super) fn preference(tx: &Tx<'_>, queue: Queue) -> Result<[usize; 3]> {
-    let made = one(tx.conn, "SELECT value FROM turns WHERE name = ?1", [queue.as_str()], |row| row.get::<_, i64>(0))?;
     let [high, normal, low] = [Priority::High, Priority::Normal, Priority::Low].map(sql::rank);
-    Ok(match made.unwrap_or(0) {
+    Ok(match number(tx, queue.as_str())? {
         made if made % 16 == 15 => [low, high, normal],
         made if made % 4 == 3 => [normal, high, low],
         _ => [high, normal, low],
     })
+}
+
+/// The only lane of a queue that has ready jobs; nothing where there are several, or none.
+pub(super) fn only_lane(tx: &Tx<'_>, queue: Queue) -> Result<Option<Line>> {
+    let sql = "SELECT queue, priority, lane FROM rings WHERE queue = ?1 LIMIT 2";
+    let mut lines = all(tx.conn, sql, [queue.as_str()], |row| Line::read(row, 0))?;
+    Ok(lines.pop().filter(|_| lines.is_empty()))
 }
 
 /// The lane of a queue and priority whose turn it is, of those that have room.

@@ -334,9 +334,7 @@ fn file_id(path: &Path) -> rusqlite::Result<Option<String>> {
 /// Encodes what the writing thread then only has to write.
 fn prepare(operation: &'static str, commits: &[Commit]) -> Result<Vec<Prepared>> {
     let prepare = |commit: &Commit| {
-        let record = bytes(operation, &commit.task)?;
-        let notices = commit.notices.iter().map(|n| bytes(operation, n)).collect::<Result<_>>()?;
-        Ok(Prepared { commit: commit.clone(), record, notices })
+        Prepared::new(commit).map_err(|source| StoreError::Engine { operation, source: source.into() })
     };
     commits.iter().map(prepare).collect()
 }

@@ -1,5 +1,7 @@
 //! The one thread that writes. Requests that wait together share a transaction, each in a savepoint of its own.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,10 +28,21 @@ pub(super) struct Tx<'c> {
     pub(super) now: u64,
     /// The same in microseconds.
     pub(super) now_us: u64,
+    /// Counters and turns as this request changes them; written once, at its end.
+    pub(super) numbers: RefCell<Numbers>,
     /// Set where a job became ready.
     pub(super) wakes_claims: bool,
     /// Set where an outcome came in.
     pub(super) wakes_takes: bool,
+}
+
+/// Numbers that a request changes often.
+#[derive(Default)]
+pub(super) struct Numbers {
+    /// What counters change by.
+    pub(super) counts: BTreeMap<String, i64>,
+    /// The turns of lanes, by name, as they are now.
+    pub(super) turns: BTreeMap<String, i64>,
 }
 
 /// Who waits for what others write.
@@ -140,7 +153,8 @@ impl Drop for Writer {
 /// One bad request does not undo its neighbours.
 fn in_savepoint<T>(tx: &mut Tx<'_>, work: impl FnOnce(&mut Tx<'_>) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
     tx.conn.prepare_cached("SAVEPOINT request")?.execute([])?;
-    let result = work(tx);
+    let result = work(tx).and_then(|value| super::lanes::write_numbers(tx).map(|()| value));
+    tx.numbers.take();
     // SQLite undoes the whole transaction by itself where the disk fails.
     if !tx.conn.is_autocommit() {
         if result.is_err() {
@@ -270,7 +284,7 @@ fn transaction(
 ) -> rusqlite::Result<(bool, bool)> {
     conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
     let (now, now_us) = now();
-    let mut tx = Tx { conn, now, now_us, wakes_claims: false, wakes_takes: false };
+    let mut tx = Tx { conn, now, now_us, numbers: RefCell::default(), wakes_claims: false, wakes_takes: false };
     for work in left {
         replies.extend(work(Ok(&mut tx)));
         if conn.is_autocommit() {

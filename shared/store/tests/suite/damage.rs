@@ -11,7 +11,9 @@ pub(crate) async fn an_unreadable_record_is_set_aside_at_claim(harness: &impl Ha
     let store = harness.store().await;
     add(&store, &["a", "b"]).await;
     let good = harness.corrupt_record(&id("a")).await;
-    let claims = claim(&store, "w", 1, LONG).await;
+    // Of several partitions the one with `b` may be asked first.
+    let max = if harness.partitions() > 1 { 2 } else { 1 };
+    let claims = claim(&store, "w", max, LONG).await;
     assert_eq!(claims.iter().map(|c| c.task.id.as_str()).collect::<Vec<_>>(), ["b"], "the others go on");
     let set_aside = store.quarantined().await.unwrap();
     assert_eq!(set_aside.len(), 1, "{set_aside:?}");
@@ -123,7 +125,10 @@ pub(crate) async fn a_restart_loses_nothing(harness: &impl Harness) {
 
     assert_eq!(report(&store, &lease("held"), coded("h")).await, Reported::Accepted);
     assert_eq!(commit_one(&store, decided(&taken, &Policy::default())).await, Committed::Applied);
-    let left: Vec<_> = take(&store, "c2", 10).await.into_iter().map(|t| t.task.task.id.to_string()).collect();
+    let mut left: Vec<_> = take(&store, "c2", 10).await.into_iter().map(|t| t.task.task.id.to_string()).collect();
+    if harness.partitions() > 1 {
+        left.sort_by(|a, b| b.cmp(a));
+    }
     assert_eq!(left, ["reported", "held"]);
     assert_eq!(claim_one(&store, "w2", Duration::ZERO).await.task.id, id("queued"));
     assert_eq!(store.reclaim(5, 10).await.unwrap().redelivered, 1);

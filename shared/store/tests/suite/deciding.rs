@@ -19,7 +19,8 @@ pub(crate) async fn a_commit_is_all_or_nothing(harness: &impl Harness) {
     for claim in claim(&store, "w", 3, LONG).await {
         assert_eq!(report(&store, &claim.lease, coded("h")).await, Reported::Accepted);
     }
-    let taken = take(&store, "c", 10).await;
+    let mut taken = take(&store, "c", 10).await;
+    taken.sort_by(|x, y| x.task.task.id.cmp(&y.task.task.id));
     let mut commits: Vec<_> = taken.iter().map(|t| decided(t, &Policy::default())).collect();
     commits[1].version += 1;
     let (record, jobs) = (task(&store, "b").await, store.jobs(&id("b")).await.unwrap());
@@ -58,7 +59,8 @@ pub(crate) async fn a_stale_fence_is_refused(harness: &impl Harness) {
     for claim in &claims {
         report(&store, &claim.lease, coded("h")).await;
     }
-    let taken = take(&store, "c", 10).await;
+    let mut taken = take(&store, "c", 10).await;
+    taken.sort_by(|x, y| x.task.task.id.cmp(&y.task.task.id));
     let commits: Vec<_> = taken.iter().map(|t| decided(t, &Policy::default())).collect();
     assert_eq!(commit_one(&store, commits[0].clone()).await, Committed::Applied);
     let (record, jobs) = (task(&store, "a").await, store.jobs(&id("a")).await.unwrap());

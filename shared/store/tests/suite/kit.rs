@@ -31,6 +31,11 @@ pub(crate) trait Harness: Send + Sync {
     /// Stops the store and starts it again. Every handle must have been dropped.
     async fn restart(&self);
 
+    /// How many partitions there are. Only within one is there an order of jobs and outcomes.
+    fn partitions(&self) -> u32 {
+        1
+    }
+
     /// Damages a task's record and gives its bytes as they were.
     async fn corrupt_record(&self, task: &TaskId) -> Vec<u8> {
         self.swap_record(task, &[1, 0xc1, 0xc1]).await

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use redis::{Connection, Value};
+use redis::{Connection, ConnectionLike, Value};
 use refile_core::TaskId;
 use refile_store::{OpenOptions, RedisStore, Store};
 
@@ -22,9 +22,9 @@ pub(crate) struct RedisHarness {
 }
 
 /// A running server. It is stopped when this is dropped, and no other is.
-struct Server {
+pub(crate) struct Server {
     child: Child,
-    port: u16,
+    pub(crate) port: u16,
 }
 
 impl Server {
@@ -33,19 +33,21 @@ impl Server {
         for _ in 0..20 {
             let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
             // The port may be lost to somebody else in between: then another one.
-            if let Some(server) = Self::start_on(port, folder) {
+            if let Some(server) = Self::start_on(port, folder, &[]) {
                 return server;
             }
         }
         panic!("no redis-server could be started on any of 20 ports");
     }
 
-    fn start_on(port: u16, folder: &Path) -> Option<Self> {
+    /// Starts a server with these arguments besides. `None` where it ends at once, since its port is taken.
+    pub(crate) fn start_on(port: u16, folder: &Path, besides: &[&str]) -> Option<Self> {
         let child = Command::new("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
             .args(["--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction"])
             .arg("--dir")
             .arg(folder)
+            .args(besides)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -74,7 +76,7 @@ impl Server {
         pong.is_ok() && info.is_ok_and(|text| text.contains(&pid))
     }
 
-    fn try_connect(&self) -> redis::RedisResult<Connection> {
+    pub(crate) fn try_connect(&self) -> redis::RedisResult<Connection> {
         redis::Client::open(self.url())?.get_connection_with_timeout(Duration::from_secs(5))
     }
 
@@ -83,7 +85,7 @@ impl Server {
     }
 
     /// Ends it in good order: everything is in its file.
-    fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         // It answers by going away.
         let _: redis::RedisResult<()> = redis::cmd("SHUTDOWN").query(&mut self.try_connect().unwrap());
         self.child.wait().unwrap();
@@ -118,36 +120,45 @@ impl Harness for RedisHarness {
     }
 
     async fn swap_record(&self, task: &TaskId, bytes: &[u8]) -> Vec<u8> {
-        let (key, mut conn) = (format!("{PREFIX}:records"), self.connect());
-        let before: Vec<u8> = redis::cmd("HGET").arg(&key).arg(task.as_str()).query(&mut conn).unwrap();
-        let added: i64 = redis::cmd("HSET").arg(&key).arg(task.as_str()).arg(bytes).query(&mut conn).unwrap();
-        assert_eq!(added, 0, "the record was there");
-        before
+        swap_record(&mut self.connect(), PREFIX, task, bytes)
     }
 
     async fn corrupt_outcome(&self, task: &TaskId) {
-        let (key, mut conn) = (format!("{PREFIX}:outcomes"), self.connect());
-        let entries: Vec<(String, Vec<Value>)> =
-            redis::cmd("XRANGE").arg(&key).arg("-").arg("+").query(&mut conn).unwrap();
-        let name = format!("{task}/");
-        let is_of_task = |field: &Value| matches!(field, Value::BulkString(text) if text.starts_with(name.as_bytes()));
-        let (id, mut fields) = entries.into_iter().find(|(_, fields)| is_of_task(&fields[0])).unwrap();
-        fields[1] = Value::BulkString(vec![1, 0xc1]);
-        let mut copy = redis::cmd("XADD");
-        copy.arg(&key).arg("*");
-        for field in fields {
-            let Value::BulkString(bytes) = field else { panic!("{field:?} is no text") };
-            copy.arg(bytes);
-        }
-        let _: String = copy.query(&mut conn).unwrap();
-        let gone: i64 = redis::cmd("XDEL").arg(&key).arg(id).query(&mut conn).unwrap();
-        assert_eq!(gone, 1);
+        corrupt_outcome(&mut self.connect(), PREFIX, task);
     }
 
     async fn restart(&self) {
         let mut server = self.server.lock().unwrap();
         server.stop();
         let port = server.port;
-        *server = Server::start_on(port, self.folder.path()).expect("the server starts again on its port");
+        *server = Server::start_on(port, self.folder.path(), &[]).expect("the server starts again on its port");
     }
+}
+
+/// Puts these bytes in place of a task's record in this partition and gives those that were there.
+pub(crate) fn swap_record(conn: &mut impl ConnectionLike, prefix: &str, task: &TaskId, bytes: &[u8]) -> Vec<u8> {
+    let key = format!("{prefix}:records");
+    let before: Vec<u8> = redis::cmd("HGET").arg(&key).arg(task.as_str()).query(conn).unwrap();
+    let added: i64 = redis::cmd("HSET").arg(&key).arg(task.as_str()).arg(bytes).query(conn).unwrap();
+    assert_eq!(added, 0, "the record was there");
+    before
+}
+
+/// Damages the payload of the task's only outcome in this partition.
+pub(crate) fn corrupt_outcome(conn: &mut impl ConnectionLike, prefix: &str, task: &TaskId) {
+    let key = format!("{prefix}:outcomes");
+    let entries: Vec<(String, Vec<Value>)> = redis::cmd("XRANGE").arg(&key).arg("-").arg("+").query(conn).unwrap();
+    let name = format!("{task}/");
+    let is_of_task = |field: &Value| matches!(field, Value::BulkString(text) if text.starts_with(name.as_bytes()));
+    let (id, mut fields) = entries.into_iter().find(|(_, fields)| is_of_task(&fields[0])).unwrap();
+    fields[1] = Value::BulkString(vec![1, 0xc1]);
+    let mut copy = redis::cmd("XADD");
+    copy.arg(&key).arg("*");
+    for field in fields {
+        let Value::BulkString(bytes) = field else { panic!("{field:?} is no text") };
+        copy.arg(bytes);
+    }
+    let _: String = copy.query(conn).unwrap();
+    let gone: i64 = redis::cmd("XDEL").arg(&key).arg(id).query(conn).unwrap();
+    assert_eq!(gone, 1);
 }

@@ -28,7 +28,12 @@ pub(crate) async fn pages_show_each_task_once(harness: &impl Harness) {
             None => break,
         }
     }
-    let newest_first: Vec<_> = names.iter().rev().cloned().collect();
+    let mut newest_first: Vec<_> = names.iter().rev().cloned().collect();
+    if harness.partitions() > 1 {
+        // Tasks of one call have an order within their partition only.
+        seen[single.len()..].sort();
+        newest_first[single.len()..].sort();
+    }
     assert_eq!(seen, newest_first);
 }
 
@@ -76,10 +81,14 @@ pub(crate) async fn events_follow_a_cursor(harness: &impl Harness) {
     assert!(store.events("", 10).await.unwrap().is_empty());
     add(&store, &["a", "b"]).await;
     let all = other.events("", 100).await.unwrap();
-    let told: Vec<_> = all.iter().map(|e| (e.task.as_str(), e.notice.what)).collect();
+    let mut told: Vec<_> = all.iter().map(|e| (e.task.as_str(), e.notice.what)).collect();
+    if harness.partitions() > 1 {
+        // Of two tasks of one call either may be told of first; of one task there is an order.
+        told.sort_by_key(|(task, _)| *task);
+    }
     let (submitted, started) = (What::Submitted, What::AttemptStarted);
     assert_eq!(told, [("a", submitted), ("a", started), ("b", submitted), ("b", started)]);
-    assert_eq!(all[0].notice.detail, "a");
+    assert_eq!(all[0].notice.detail, all[0].task.as_str());
     let mut one_by_one = Vec::new();
     let mut cursor = String::new();
     loop {

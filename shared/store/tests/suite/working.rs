@@ -92,15 +92,23 @@ pub(crate) async fn limits_hold_and_nobody_leaks_a_permit(harness: &impl Harness
     let limits = Arc::new(limits);
     let ask = |owner: &str, lease| ClaimRequest { limits: limits.clone(), ..request(owner, 9, lease) };
     let names = |claims: &[Claim]| claims.iter().map(|c| c.task.id.to_string()).collect::<Vec<_>>();
+    let repositories = |claims: &[Claim]| {
+        let mut names: Vec<_> = claims.iter().map(|c| c.task.repository.clone()).collect();
+        names.sort();
+        names
+    };
     // This worker is killed: nobody extends its leases.
-    let killed = store.claim(&ask("killed", Duration::from_millis(1))).await.unwrap();
-    assert_eq!(names(&killed), ["a1", "b1", "b2"]);
+    let killed = store.claim(&ask("killed", Duration::from_secs(1))).await.unwrap();
+    assert_eq!(repositories(&killed), ["a", "b", "b"]);
+    if harness.partitions() == 1 {
+        assert_eq!(names(&killed), ["a1", "b1", "b2"]);
+    }
     until("the leases ran out", || async {
         store.reclaim(9, 9).await.unwrap().redelivered == 3 || claimable(&store).await >= 5
     })
     .await;
     let claims = other.claim(&ask("w", LONG)).await.unwrap();
-    assert_eq!(names(&claims).len(), 3, "one of `a` and two of `b`: {claims:?}");
+    assert_eq!(repositories(&claims), ["a", "b", "b"]);
     assert!(store.claim(&ask("w2", LONG)).await.unwrap().is_empty());
     // One job of `a` ends, and the next may run.
     let of_a = claims.iter().find(|c| c.task.repository == "a").unwrap();
@@ -156,7 +164,11 @@ pub(crate) async fn queues_are_served_in_the_order_asked_for(harness: &impl Harn
     );
     let both = ClaimRequest { queues: vec![Queue::Review, Queue::Code], ..request("w", 9, LONG) };
     let claims = store.claim(&both).await.unwrap();
-    let got: Vec<_> = claims.iter().map(|c| (c.queue, c.task.id.as_str())).collect();
+    let mut got: Vec<_> = claims.iter().map(|c| (c.queue, c.task.id.as_str())).collect();
+    if harness.partitions() > 1 {
+        // The order of the queues is that within a partition.
+        got.sort_by_key(|(_, task)| *task);
+    }
     assert_eq!(got, [(Queue::Review, "a"), (Queue::Code, "b")]);
 }
 
@@ -332,6 +344,7 @@ pub(crate) async fn a_cancelled_task_takes_its_worker_off(harness: &impl Harness
     let store = harness.store().await;
     add(&store, &["a", "b"]).await;
     let mut claims = claim(&store, "w", 2, LONG).await;
+    claims.sort_by(|x, y| x.task.id.cmp(&y.task.id));
     let (b, a) = (claims.remove(1).lease, claims.remove(0).lease);
     let found = task(&store, "a").await;
     assert_eq!(commit_one(&store, by_person(&found, &cancelled())).await, Committed::Applied);

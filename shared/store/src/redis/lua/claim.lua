@@ -2,7 +2,8 @@
 --
 -- ARGV   owner, most jobs, lease in ms, limits (MessagePack, or the empty string for none), then the queues in order
 --        limits: room by name, room of a repository that is not named (or -1), provider by agent or reviewer
--- Result {now in ms; for each: task/phase, entry, job; the queues that have more}
+-- Result {now in ms; for each: task/phase, entry, job; the queues that have more; for each: record, description, where
+--         they are few: large values are slow here, and many are read beside the script}
 --
 -- Of sixteen jobs that are claimed from a queue, twelve are of high priority, three of normal and one of low, where all
 -- have ready jobs; what one does not use goes to the others, the higher first. Within a priority the lanes take turns.
@@ -200,16 +201,27 @@ for i = 5, #ARGV do
   end
 end
 local claimed = lease_all()
-flush()
 local more = {}
 if #picked == most then
   for i = 5, #ARGV do
     for _, priority in ipairs(PRIORITIES) do
-      if tonumber(redis.call('HGET', P .. 'depth', ARGV[i] .. ':' .. priority) or 0) > 0 then
+      local line = ARGV[i] .. ':' .. priority
+      local given = sums.depth and sums.depth[line] or 0
+      if tonumber(redis.call('HGET', P .. 'depth', line) or 0) + given > 0 then
         more[#more + 1] = ARGV[i]
+        woken[ARGV[i]] = true
         break
       end
     end
   end
 end
-return {string.format('%d', now), claimed, more}
+flush()
+local records = {}
+if #claimed > 0 and #claimed <= 24 then
+  for i = 1, #claimed, 3 do
+    local task = split(claimed[i])
+    records[#records + 1] = redis.call('HGET', P .. 'records', task) or ''
+    records[#records + 1] = redis.call('HGET', P .. 'texts', task) or ''
+  end
+end
+return {string.format('%d', now), claimed, more, records}

@@ -1,11 +1,25 @@
 -- Tells a partition that there are more of them.
 --
--- ARGV   what the namespace kept of its partitions, what it is to keep, how many generations that are
--- Result 1; 0 where it keeps something else, since somebody else added partitions meanwhile
+-- ARGV   the step, what the namespace kept of its partitions, what it is to keep, how many generations that are
+--        begin: in the first partition, before any other is told: only one growth at a time, to its end
+--        tell: in each partition
+-- Result empty; where it keeps or is on its way to something else: that
 
+local step, old, new = ARGV[1], ARGV[2], ARGV[3]
 local kept = redis.call('HGET', P .. 'meta', 'partitions')
-if kept ~= ARGV[1] and kept ~= ARGV[2] then
-  return 0
+if kept ~= old and kept ~= new then
+  return kept or '?'
 end
-redis.call('HSET', P .. 'meta', 'partitions', ARGV[2], 'generation', ARGV[3])
-return 1
+if step == 'begin' then
+  local growing = redis.call('HGET', P .. 'meta', 'growing')
+  if growing and growing ~= new then
+    return growing
+  end
+  if kept == old then
+    redis.call('HSET', P .. 'meta', 'growing', new)
+  end
+  return ''
+end
+redis.call('HSET', P .. 'meta', 'partitions', new, 'generation', ARGV[4])
+redis.call('HDEL', P .. 'meta', 'growing')
+return ''

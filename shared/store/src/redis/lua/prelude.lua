@@ -1,6 +1,8 @@
 -- What every script starts with.
 --
 -- KEYS[1]  the partition's prefix, e.g. `refile:{0}:`; every key of the partition starts with it and so shares its slot
+-- KEYS[2]  the prefix of the lists on which waiting processes block, e.g. `refile:{wake}:`; none in a cluster, where they may
+--          lie on another server: there the caller wakes
 --
 -- Keys of a partition:
 --   records, texts       hashes: task -> record without its description; task -> description, which never changes
@@ -20,7 +22,8 @@
 --   events, events:lines stream: the event log, an entry for each call: how many lines -> JSON list of {task, time, notices};
 --                        and how many lines there are
 --   pauses, quarantine   hashes
---   meta                 hash: epoch, schema, beat, generation (how often partitions were added), partitions
+--   meta                 hash: epoch, schema, beat, generation (how often partitions were added), partitions,
+--                        growing (what partitions are to be, while some are added)
 -- Of the first partition only:
 --   workers, workers:seen  hash and sorted set of processes
 --   permits, held        sorted set of <name> RS <lease> by the time at which it runs out; hash of how many by name
@@ -99,6 +102,9 @@ local function score(set, member, value)
   members[member] = value
 end
 
+-- Names whose waiting are to be woken: queues, `outcomes`.
+local woken = {}
+
 -- Calls a command on a key with many arguments.
 local function call_with_all(command, key, arguments, first)
   for from = 1, #arguments, CHUNK do
@@ -148,6 +154,12 @@ local function flush()
   end
   call_with_all('XACK', P .. 'outcomes', acknowledged, 'c')
   call_with_all('XDEL', P .. 'outcomes', acknowledged)
+  for name in pairs(KEYS[2] and woken or {}) do
+    -- One token is enough: who claims and leaves something wakes the next.
+    if redis.call('LLEN', KEYS[2] .. name) == 0 then
+      redis.call('LPUSH', KEYS[2] .. name, '1')
+    end
+  end
 end
 
 -- Reads a stored job: fence, place, who, deliveries, rest; nothing where it cannot be read.
@@ -183,6 +195,7 @@ local function enqueue(task, phase, queue, priority, lane)
     end
   end
   add('depth', line, 1)
+  woken[queue] = true
   return entry
 end
 

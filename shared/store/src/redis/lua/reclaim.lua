@@ -23,6 +23,7 @@ for i, name in ipairs(names) do
       redis.call('XADD', P .. 'outcomes', '*', name .. '/' .. fence .. '/' .. attempt, '!' .. deliveries)
       put_job(name, fence, 'r', '-', deliveries, rest)
       given_up = given_up + 1
+      woken.outcomes = true
     else
       make_ready(name, fence, deliveries, rest)
       redelivered = redelivered + 1

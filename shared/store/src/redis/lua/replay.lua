@@ -7,13 +7,13 @@ local kept = redis.call('HGET', P .. 'quarantine', ARGV[1])
 if not kept then
   return {0, ''}
 end
-local woken = 'outcomes'
+local got = 'outcomes'
 local aside = cjson.decode(kept)
 if aside.what == 'job' then
   local name = aside.task .. '/' .. aside.phase
   local fence, place, _, deliveries, rest = read_job(get('jobs', name) or '')
   if place == 'x' then
-    woken = make_ready(name, fence, deliveries, rest)
+    got = make_ready(name, fence, deliveries, rest)
   end
 else
   local fields = {}
@@ -23,5 +23,6 @@ else
   redis.call('XADD', P .. 'outcomes', '*', unpack(fields))
 end
 redis.call('HDEL', P .. 'quarantine', ARGV[1])
+woken[got] = true
 flush()
-return {1, woken}
+return {1, got}

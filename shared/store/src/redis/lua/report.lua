@@ -12,6 +12,7 @@ for i = 1, #ARGV, 4 do
   if ended == 1 then
     redis.call('XADD', P .. 'outcomes', '*', lease .. '/' .. ARGV[i + 2], ARGV[i + 3])
     add('leased', ARGV[i + 1], -1)
+    woken.outcomes = true
   end
   results[#results + 1] = ended
 end
