@@ -5,8 +5,8 @@ use serde::Serialize;
 /// All of one run of the set.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Figures {
-    /// Whether the sizes were cut down, which is for trying the program and not for its figures.
-    pub(crate) is_quick: bool,
+    /// Whether the sizes were cut down, or the build is none for release: for trying the program and not for its figures.
+    pub(crate) is_trial: bool,
     pub(crate) took_s: f64,
     pub(crate) machine: Machine,
     pub(crate) throughput: Throughput,
@@ -33,6 +33,7 @@ pub(crate) struct Machine {
     pub(crate) redis: String,
     pub(crate) rustc: String,
     pub(crate) refile: String,
+    pub(crate) build: String,
     pub(crate) redis_settings: String,
 }
 

@@ -120,7 +120,7 @@ fn markdown(programs: &Programs, tasks: u64, empty: u64, seen: &[Round]) -> Stri
 /// Each key beside the records, in the first, the middle and the last round.
 fn keys(seen: &[Round]) -> Vec<Vec<String>> {
     let Some(last) = seen.len().checked_sub(1) else { return Vec::new() };
-    let looks = [0, last / 2, last].map(|n| &seen[n].keys);
+    let looks = [0, seen.len() / 2, last].map(|n| &seen[n].keys);
     let mut names: Vec<&String> = looks.iter().flat_map(|keys| keys.keys()).collect();
     names.sort_unstable();
     names.dedup();

@@ -26,19 +26,23 @@ pub(crate) fn read(programs: &Programs) -> Machine {
             .to_owned(),
         rustc: said("rustc", &["--version"]),
         refile: format!("{}, commit {}", said(programs.path("refile"), &["--version"]), commit()),
+        build: if cfg!(debug_assertions) { "Debug builds" } else { "Release builds" }.to_owned(),
         redis_settings: SETTINGS.map(|word| if word.is_empty() { "\"\"" } else { word }).join(" "),
     }
 }
 
 /// The commit that the working tree stands on. What the benchmarks write themselves does not count as a change.
 fn commit() -> String {
-    let changes = said("git", &["status", "--porcelain", "--", ".", ":!BENCHMARKS.md", ":!docs/benchmarks"]);
+    let changes = said(
+        "git",
+        &["status", "--porcelain", "--", ":/", ":(top,exclude)BENCHMARKS.md", ":(top,exclude)docs/benchmarks"],
+    );
     let dirty = if changes.is_empty() { "" } else { " with changes" };
     format!("{}{dirty}", said("git", &["rev-parse", "--short=10", "HEAD"]))
 }
 
 /// What a program prints; nothing where it cannot be run.
 fn said(program: impl AsRef<std::ffi::OsStr>, arguments: &[&str]) -> String {
-    let ended = Command::new(program).args(arguments).output();
+    let ended = Command::new(program).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output();
     ended.map(|ended| String::from_utf8_lossy(&ended.stdout).trim().to_owned()).unwrap_or_default()
 }

@@ -61,8 +61,9 @@ pub(crate) fn markdown(of: &Figures) -> String {
 }
 
 fn intro(of: &Figures) -> String {
-    let quick = if of.is_quick {
-        "**This is a trial run with sizes cut down to a twentieth: it shows that the program works, its figures say nothing.**\n\n"
+    let quick = if of.is_trial {
+        "**This is a trial of the program, with sizes cut down to a twentieth or with programs that were not built for release: \
+         its figures say nothing. `make bench` writes those that do.**\n\n"
     } else {
         ""
     };
@@ -88,8 +89,9 @@ fn intro(of: &Figures) -> String {
 fn targets_table(of: &Figures) -> String {
     let targets = targets(of);
     let met = targets.iter().filter(|t| t.bound.is_met(t.figure)).count();
-    let rows: Vec<[String; 4]> = targets.iter().map(crate::targets::Target::row).collect();
-    format!("{}{met} of {} are met.\n", table(&["what", "target", "measured", ""], &rows), targets.len())
+    let rows: Vec<[String; 4]> = targets.iter().map(|t| t.row(of.is_trial)).collect();
+    let sum = if of.is_trial { String::new() } else { format!("{met} of {} are met.\n", targets.len()) };
+    format!("{}{sum}", table(&["what", "target", "measured", ""], &rows))
 }
 
 fn throughput(of: &Figures) -> String {
@@ -244,25 +246,25 @@ fn killed(of: &Figures) -> String {
 }
 
 fn starts(of: &Figures) -> String {
-    let mib = |bytes: f64| format!("{} MiB", short(bytes / 1_048_576.0));
+    let mb = |bytes: f64| format!("{} MB", short(bytes / 1e6));
     let mut rows: Vec<[String; 3]> = of
         .starts
         .iter()
-        .map(|s| [format!("`refile up` on {}", s.engine), format!("{} ms", short(s.ready_ms)), mib(s.rss)])
+        .map(|s| [format!("`refile up` on {}", s.engine), format!("{} ms", short(s.ready_ms)), mb(s.rss)])
         .collect();
-    rows.push(["`refile-coordinator` on Redis".to_owned(), "–".to_owned(), mib(of.idle.coordinator_rss)]);
+    rows.push(["`refile-coordinator` on Redis".to_owned(), "–".to_owned(), mb(of.idle.coordinator_rss)]);
     format!(
         "From the start of the process until `/readyz` says yes (median of {}), and the resident memory (VmRSS) of the idle process \
          at least 5 s later.\n\n{}The stripped `refile` binary has {}.\n",
         of.starts.first().map_or(0, |s| s.rounds),
         table(&["", "ready after", "resident"], &rows),
-        mib(of.binary_bytes)
+        mb(of.binary_bytes)
     )
 }
 
 fn method(of: &Figures) -> String {
     format!(
-        "- Release builds; everything on one machine and on all of its cores ({}). On a larger machine `taskset -c 0,1 make bench` \
+        "- {}; everything on one machine and on all of its cores ({}). On a larger machine `taskset -c 0,1 make bench` \
          holds it to two.\n\
          - Throughput: median of {}; latency: median of {}; growth: median of {}. The rounds are interleaved: the first of all, \
          the second of all, and so on. A figure is the median of that figure over the rounds.\n\
@@ -273,6 +275,7 @@ fn method(of: &Figures) -> String {
          - Processor time of processes: `getrusage` and `/proc`; of Redis: `INFO cpu`.\n\
          - `make bench-long` passes 2,000,000 tasks through one server and shows that nothing but the records of finished tasks \
          grows.\n",
+        of.machine.build,
         of.machine.cores,
         of.throughput.rounds,
         of.redis_at_rate.rounds,

@@ -15,6 +15,8 @@ use crate::{Result, StoreError};
 const NAME: &str = "refile-bench";
 /// Keys that are looked through, and entries that go to the server, in one round trip.
 const BATCH: usize = 100;
+/// The bytes of a key with more members are estimated.
+const LARGE: u64 = 20_000;
 /// How long a stage waits for an entry before it looks whether it is to stop, in milliseconds.
 const WAIT_MS: u64 = 100;
 /// What only clients send, and no script runs.
@@ -98,7 +100,7 @@ pub struct KeySize {
     pub kind: String,
     /// Fields, members or entries.
     pub members: u64,
-    /// Bytes, as the server estimates them.
+    /// Bytes; of a key with very many members an estimate.
     pub bytes: u64,
     /// Of a stream: its groups.
     pub groups: u64,
@@ -167,7 +169,11 @@ impl Server {
                 Some(command) => self.0.query(redis::cmd(command).arg(&name)).await?,
                 None => 1,
             };
-            let bytes: Option<u64> = self.0.query(redis::cmd("MEMORY").arg("USAGE").arg(&name)).await?;
+            // Of a large key some members stand for all: looking at each would hold the server up.
+            let samples = if members > LARGE { 5 } else { 0 };
+            let mut usage = redis::cmd("MEMORY");
+            usage.arg("USAGE").arg(&name).arg("SAMPLES").arg(samples);
+            let bytes: Option<u64> = self.0.query(&usage).await?;
             let (groups, consumers, pending) = if kind == "stream" { self.groups(&name).await? } else { (0, 0, 0) };
             let bytes = bytes.unwrap_or(0);
             sizes.push(KeySize { name, kind, members, bytes, groups, consumers, pending });
