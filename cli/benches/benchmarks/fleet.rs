@@ -87,7 +87,8 @@ pub(crate) async fn turns(sizes: &Sizes) -> anyhow::Result<Vec<Turns>> {
     let server = Redis::start(&SETTINGS).await?;
     let folder = tempfile::Builder::new().prefix("refile-benchmarks-").tempdir()?;
     let file = format!("sqlite:{}", folder.path().join("fleet.db").display());
-    let (backlog, probes) = (sizes.of(100_000), 20);
+    // A smaller backlog would be done before the last single task.
+    let (backlog, probes) = (sizes.of(100_000).max(20_000), if sizes.is_quick { 10 } else { 20 });
     let mut all = Vec::new();
     for (engine, url) in [("Redis", server.url.as_str()), ("SQLite", file.as_str())] {
         let store = open(url).await?;
@@ -129,7 +130,7 @@ async fn waits(store: &Arc<dyn Store>, backlog: u64, probes: usize) -> anyhow::R
     let working = tokio::spawn(pool::run(Arc::new(pool), shutdown.clone()));
     let (mut ms, mut jobs) = (Vec::new(), Vec::new());
     for _ in 0..probes {
-        tokio::time::sleep(Duration::from_millis(25)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
         let (start, before) = (Instant::now(), agent.claimed.load(Ordering::SeqCst));
         submit(store.as_ref(), SINGLE, 1).await?;
         let told = tokio::time::timeout(Duration::from_mins(1), claimed.recv()).await;

@@ -84,13 +84,14 @@ async fn set(sizes: Sizes, root: &std::path::Path) -> anyhow::Result<()> {
     let is_trial = sizes.is_quick || cfg!(debug_assertions);
     let mut found = Figures { is_trial, machine: machine::read(&programs), ..Figures::default() };
     found.binary_bytes = processes::binary_bytes(&programs)?;
-    command::run(&programs, &sizes, &mut found).await?;
-    found.growth = command::growth(&programs, &sizes).await?;
+    // What is short comes first: where something is wrong, it shows at once.
     found.turns = fleet::turns(&sizes).await?;
     found.heartbeats = fleet::heartbeats(&programs, &sizes).await?;
     found.idle = processes::idle(&programs, &sizes).await?;
     found.killed = fleet::killed(&programs, &sizes).await?;
     found.starts = processes::starts(&programs, &sizes).await?;
+    command::run(&programs, &sizes, &mut found).await?;
+    found.growth = command::growth(&programs, &sizes).await?;
     found.took_s = start.elapsed().as_secs_f64();
     let folder = root.join("docs/benchmarks");
     std::fs::create_dir_all(&folder)?;

@@ -28,7 +28,7 @@ const COLOURS: [&str; 4] = ["#1f6feb", "#d1242f", "#2da44e", "#bf8700"];
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 400.0;
 const LEFT: f64 = 80.0;
-const RIGHT: f64 = 190.0;
+const RIGHT: f64 = 210.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 56.0;
 
