@@ -18,6 +18,7 @@ mod reads;
 mod sql;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -54,6 +55,8 @@ struct Inner {
     bell: Arc<Bell>,
     readers: reads::Readers,
     permits: Semaphore,
+    /// Whether anybody claims under limits: then the end of a job makes room for another.
+    limited: AtomicBool,
     observer: Option<Observer>,
 }
 
@@ -73,9 +76,9 @@ impl SqliteStore {
         let bell = Arc::new(Bell::default());
         let started = Writer::start(path.to_owned(), Arc::clone(&bell));
         let (writer, id) = started.map_err(|e| open_error(path, "open", e))?;
-        let (id, permits) = (Mutex::new(id), Semaphore::new(READERS));
+        let (id, permits, limited) = (Mutex::new(id), Semaphore::new(READERS), AtomicBool::new(false));
         let readers = reads::Readers::default();
-        Ok(Self(Arc::new(Inner { path: path.to_owned(), id, writer, bell, readers, permits, observer })))
+        Ok(Self(Arc::new(Inner { path: path.to_owned(), id, writer, bell, readers, permits, limited, observer })))
     }
 
     fn name(&self) -> String {
@@ -130,6 +133,7 @@ impl Store for SqliteStore {
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claim>> {
         let deadline = end_of(request.wait);
+        self.0.limited.fetch_or(!request.limits.is_empty(), Ordering::Relaxed);
         let _waiting = (!request.wait.is_zero()).then(|| self.0.bell.wait());
         loop {
             // Interest is registered before looking, so that nothing is missed in between.
@@ -170,7 +174,11 @@ impl Store for SqliteStore {
     async fn report(&self, reports: &[Report]) -> Result<Vec<Reported>> {
         let encoded = reports.iter().map(|r| Ok((r.lease.clone(), bytes("report", &r.outcome)?)));
         let reports = encoded.collect::<Result<Vec<_>>>()?;
-        self.write("report", move |tx| jobs::report(tx, &reports)).await
+        let reported = self.write("report", move |tx| jobs::report(tx, &reports)).await;
+        if self.0.limited.load(Ordering::Relaxed) {
+            self.0.bell.jobs.notify_waiters();
+        }
+        reported
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<()> {

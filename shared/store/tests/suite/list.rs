@@ -11,6 +11,7 @@ macro_rules! conformance {
                 no_priority_starves,
                 repositories_take_turns,
                 limits_hold_and_nobody_leaks_a_permit,
+                room_under_a_limit_wakes_who_waits,
                 a_limit_of_an_agent_or_a_provider_holds,
                 queues_are_served_in_the_order_asked_for,
                 no_two_workers_hold_one_job,

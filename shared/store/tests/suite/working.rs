@@ -129,6 +129,21 @@ pub(crate) async fn limits_hold_and_nobody_leaks_a_permit(harness: &impl Harness
     assert_eq!(other.claim(&ask("w", LONG)).await.unwrap().len(), 1);
 }
 
+pub(crate) async fn room_under_a_limit_wakes_who_waits(harness: &impl Harness) {
+    let store = harness.store().await;
+    add(&store, &["a", "b"]).await;
+    let limits = Arc::new(Limits { each_repository: Some(1), ..Limits::default() });
+    let ask = ClaimRequest { limits, wait: LONG, ..request("w", 9, LONG) };
+    let first = store.claim(&ask).await.unwrap();
+    assert_eq!(first.len(), 1, "{first:?}");
+    let waiting = tokio::spawn({
+        let (store, ask) = (store.clone(), ask.clone());
+        async move { store.claim(&ask).await.unwrap() }
+    });
+    report(&store, &first[0].lease, coded("h")).await;
+    assert_eq!(in_time("the claim", waiting).await.unwrap().len(), 1);
+}
+
 async fn claimable(store: &Arc<dyn Store>) -> u64 {
     store.stats().await.unwrap().depth.values().sum()
 }

@@ -59,8 +59,10 @@ end
 local found = 0
 if operation == 'keep' then
   for i = 3, #ARGV do
-    if redis.call('ZSCORE', P .. 'permits', ARGV[i]) then
-      redis.call('ZADD', P .. 'permits', now + tonumber(ARGV[2]), ARGV[i])
+    -- One that ran out is held again: its lease was, too.
+    if redis.call('ZADD', P .. 'permits', now + tonumber(ARGV[2]), ARGV[i]) == 1 then
+      held(string.match(ARGV[i], '^(.-)\30'), 1)
+    else
       found = found + 1
     end
   end
