@@ -17,6 +17,9 @@ use super::schema::{self, OpenError};
 /// The most requests in one transaction.
 const BATCH: usize = 64;
 
+/// After so long a transaction takes no further request in: those that it has wait for its end.
+const LONG: Duration = Duration::from_millis(3);
+
 /// How often writes of other processes are looked for while somebody waits for one.
 const POLL: Duration = Duration::from_millis(20);
 
@@ -283,11 +286,12 @@ fn transaction(
     replies: &mut Vec<Reply>,
 ) -> rusqlite::Result<(bool, bool)> {
     conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+    let started = Instant::now();
     let (now, now_us) = now();
     let mut tx = Tx { conn, now, now_us, numbers: RefCell::default(), wakes_claims: false, wakes_takes: false };
     for work in left {
         replies.extend(work(Ok(&mut tx)));
-        if conn.is_autocommit() {
+        if conn.is_autocommit() || started.elapsed() >= LONG {
             break;
         }
     }
