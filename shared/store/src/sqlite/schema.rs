@@ -113,6 +113,8 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, OpenError> {
     let mut conn = Connection::open_with_flags(path, flags)?;
     set_up(&conn)?;
     to_wal(&conn)?;
+    // Small steps (pages of 4 KiB): whoever commits as the log is full waits for it to be carried over.
+    conn.pragma_update(None, "wal_autocheckpoint", 250)?;
     create(&mut conn)?;
     Ok(conn)
 }
