@@ -10,6 +10,7 @@
 //! - `scripts`: the scripts by name
 //! - `setup`: what a server must be like before it is used
 //! - `operations`: the [`crate::Store`] itself
+//! - `partition`: the work on one partition: claims, reports, outcomes that are taken
 //! - `listing`: tasks in order, over all partitions
 //! - `permits`: what keeps jobs under the limits
 //! - `event_log`: the event logs of the partitions as one
@@ -22,6 +23,7 @@ mod topology;
 mod scripts;
 mod setup;
 mod operations;
+mod partition;
 mod listing;
 mod permits;
 mod event_log;

@@ -1,0 +1,233 @@
+//! The work on one partition: claims, reports, outcomes that are taken, and the records that they are about.
+
+use redis::Cmd;
+use refile_core::TaskId;
+
+use super::operations::only_if_nothing_else;
+use super::replies::{self, Record};
+use super::{Place, RedisStore, owner, scripts, slices};
+use crate::envelope::encode;
+use crate::model::{Claim, ClaimRequest, JobView, Lease, Place as JobPlace, Report, Taken};
+use crate::{Result, StoreError};
+
+/// A field of many hashes' lines; nothing where there is no such line.
+type Column<T> = Vec<Option<T>>;
+
+/// What one look at the queues gave.
+#[derive(Default)]
+pub(super) struct Attempt {
+    /// What may run.
+    pub(super) claims: Vec<Claim>,
+    /// What was claimed though its limit had been reached meanwhile.
+    pub(super) refused: Vec<Lease>,
+    /// Whether something could not be read and was set aside.
+    pub(super) is_broken: bool,
+}
+
+impl RedisStore {
+    /// Claims from the partitions in turn, each claim starting at another. One that does not answer is passed over: what
+    /// was claimed elsewhere would lie there until its leases run out.
+    pub(super) async fn claim_once(&self, request: &ClaimRequest, lease: &str) -> Result<Attempt> {
+        let (mut attempt, mut more, mut failed) = (Attempt::default(), Vec::new(), None);
+        let partitions = self.topology().partitions();
+        let first = self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        for partition in (0..partitions).map(|n| first.wrapping_add(n) % partitions) {
+            if attempt.claims.len() == request.max {
+                break;
+            }
+            match self.claim_from(partition, request, lease, &mut attempt).await {
+                Ok(here) => more.extend(here),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        self.wake_in_cluster(&more.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        only_if_nothing_else(failed, attempt.claims.is_empty() && attempt.refused.is_empty())?;
+        Ok(attempt)
+    }
+
+    /// Claims from a partition. Gives the queues that have more.
+    pub(super) async fn claim_from(
+        &self,
+        partition: u32,
+        request: &ClaimRequest,
+        lease: &str,
+        attempt: &mut Attempt,
+    ) -> Result<Vec<String>> {
+        let most = (request.max - attempt.claims.len()).to_string();
+        let limits = self.limits_argument(&request.limits).await?;
+        let owner = owner(&request.owner);
+        let mut arguments = vec![owner.as_bytes(), most.as_bytes(), lease.as_bytes(), limits.as_slice()];
+        arguments.extend(request.queues.iter().map(|q| q.as_str().as_bytes()));
+        let reply = self.run(partition, &scripts::CLAIM, &arguments).await?;
+        let replies::Leases { jobs, more, records } = replies::leases(reply)?;
+        let records = match records {
+            Some(records) => records,
+            None => self.records_in(partition, jobs.iter().map(|j| &j.task)).await?,
+        };
+        let (mut some, mut broken) = (Vec::with_capacity(jobs.len()), Vec::new());
+        for (job, record) in jobs.into_iter().zip(records) {
+            match job.with(record, &request.owner) {
+                Ok(claim) => some.push(claim),
+                Err(job) => broken.push(job),
+            }
+        }
+        self.set_aside(partition, &broken).await?;
+        attempt.is_broken |= !broken.is_empty();
+        let (granted, over) = self.take_permits(some, &request.limits, request.lease).await?;
+        attempt.claims.extend(granted);
+        attempt.refused.extend(over);
+        Ok(more)
+    }
+
+    /// Whether a lease is still there: it goes with the report.
+    pub(super) async fn is_leased(&self, partition: u32, task: &TaskId, job: &JobView) -> Result<bool> {
+        let mut command = Cmd::new();
+        command.arg("ZSCORE").arg(self.key(partition, "leases"));
+        command.arg(format!("{task}/{}/{}", job.phase, job.fence));
+        Ok(self.link.query::<Option<f64>>("jobs", &command).await?.is_some())
+    }
+
+    /// Hands in the outcomes of one partition; nothing for one whose task is not there.
+    ///
+    /// First it is looked whose the jobs are, and then leases end and outcomes begin. A lease has its fence in its name, so
+    /// nobody can end another's in between.
+    pub(super) async fn report_in(&self, partition: u32, reports: Vec<&Report>) -> Result<Vec<Option<bool>>> {
+        let names: Vec<String> = reports.iter().map(|r| format!("{}/{}", r.lease.task, r.lease.phase)).collect();
+        let leases: Vec<String> = names.iter().zip(&reports).map(|(n, r)| format!("{n}/{}", r.lease.fence)).collect();
+        let mut look = redis::pipe();
+        look.cmd("HMGET").arg(self.key(partition, "jobs")).arg(&names);
+        look.cmd("ZMSCORE").arg(self.key(partition, "leases")).arg(&leases);
+        let (stored, until): (Vec<Option<String>>, Vec<Option<f64>>) = self.link.query_pipe("report", &look).await?;
+        let (mut results, mut held) = (Vec::with_capacity(reports.len()), Vec::new());
+        for (n, (report, (stored, until))) in reports.iter().zip(stored.into_iter().zip(until)).enumerate() {
+            let job = match stored.map(|s| replies::job(&report.lease.phase, &s)) {
+                Some(Ok(Some(job))) => job,
+                Some(_) => {
+                    results.push(Some(false));
+                    continue;
+                }
+                None => {
+                    let there = Cmd::hexists(self.key(partition, "heads"), report.lease.task.as_str());
+                    results.push(self.link.query::<bool>("report", &there).await?.then_some(false));
+                    continue;
+                }
+            };
+            let is_owner = job.owner.as_deref() == Some(&owner(&report.lease.owner));
+            let is_held = job.place == JobPlace::Leased && job.fence == report.lease.fence && is_owner;
+            results.push(Some(is_held));
+            // What is held by its own word and is no lease any more was reported by this very call, whose answer was lost.
+            if is_held && until.is_some() {
+                held.push((n, job));
+            }
+        }
+        if held.is_empty() {
+            return Ok(results);
+        }
+        let mut arguments: Vec<Vec<u8>> = Vec::with_capacity(held.len() * 4);
+        for (n, job) in &held {
+            let payload = encode(&reports[*n].outcome);
+            let payload = payload.map_err(|e| StoreError::Engine { operation: "report", source: Box::new(e) })?;
+            let texts = [leases[*n].clone(), job.queue.to_string(), job.attempt.to_string()];
+            arguments.extend(texts.map(String::into_bytes));
+            arguments.push(payload);
+        }
+        let ended: Vec<bool> =
+            replies::read(scripts::REPORT.name, self.run(partition, &scripts::REPORT, &slices(&arguments)).await?)?;
+        for ((n, _), ended) in held.into_iter().zip(ended) {
+            // It ran out in between, or it stands in this call twice.
+            let first = leases.iter().position(|lease| *lease == leases[n]);
+            results[n] = Some(ended || (first != Some(n) && results[first.unwrap_or(n)] == Some(true)));
+        }
+        Ok(results)
+    }
+
+    /// Takes outcomes of a partition for one coordinator: those that others left, where `idle` says so, and new ones.
+    pub(super) async fn take_from(
+        &self,
+        partition: u32,
+        consumer: &str,
+        most: usize,
+        idle: Option<u64>,
+    ) -> Result<(Vec<Taken>, Vec<replies::Broken>)> {
+        let key = self.key(partition, "outcomes");
+        let mut entries: Vec<replies::Entry> = Vec::new();
+        let mut cursor = "0-0".to_owned();
+        while let Some(idle) = idle.filter(|_| entries.len() < most) {
+            // XAUTOCLAIM looks at no more than ten times COUNT, so its cursor is followed to the end.
+            let mut command = Cmd::new();
+            command.arg("XAUTOCLAIM").arg(&key).arg("c").arg(consumer).arg(idle).arg(&cursor);
+            command.arg("COUNT").arg(most - entries.len());
+            let (next, found, _gone): (String, Vec<replies::Entry>, Vec<String>) =
+                replies::read("take", self.on_outcomes(partition, &command).await?)?;
+            entries.extend(found);
+            cursor = next;
+            if cursor == "0-0" {
+                break;
+            }
+        }
+        if entries.len() < most {
+            let mut command = Cmd::new();
+            command.arg("XREADGROUP").arg("GROUP").arg("c").arg(consumer).arg("COUNT").arg(most - entries.len());
+            command.arg("STREAMS").arg(&key).arg(">");
+            entries.extend(replies::entries(self.on_outcomes(partition, &command).await?)?);
+        }
+        let (mut outgoing, mut broken) = (Vec::with_capacity(entries.len()), Vec::new());
+        for entry in entries {
+            match replies::outgoing(entry) {
+                Ok(outcome) => outgoing.push(outcome),
+                Err(entry) => broken.push(entry),
+            }
+        }
+        let records = self.records_in(partition, outgoing.iter().map(|o| &o.task)).await?;
+        let mut taken = Vec::with_capacity(outgoing.len());
+        for (outcome, record) in outgoing.into_iter().zip(records) {
+            match outcome.with(partition, record) {
+                Ok(outcome) => taken.push(outcome),
+                Err(outcome) => broken.push(outcome),
+            }
+        }
+        Ok((taken, broken))
+    }
+
+    /// Runs a command on the stream of outcomes, which is made again where a flush took it.
+    pub(super) async fn on_outcomes(&self, partition: u32, command: &Cmd) -> Result<redis::Value> {
+        match self.link.query("take", command).await {
+            Err(StoreError::Engine { source, .. }) if source.to_string().contains("NOGROUP") => {
+                self.beat(partition).await?;
+                self.link.query("take", command).await
+            }
+            result => result,
+        }
+    }
+
+    /// Records and versions of tasks of one partition, not decoded. Beside the scripts: large values are slow in Lua.
+    pub(super) async fn records_in<'i>(
+        &self,
+        partition: u32,
+        ids: impl Iterator<Item = &'i TaskId>,
+    ) -> Result<Vec<Option<Record>>> {
+        let ids: Vec<&str> = ids.map(TaskId::as_str).collect();
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut pipe = redis::pipe();
+        pipe.cmd("HMGET").arg(self.key(partition, "records")).arg(&ids);
+        pipe.cmd("HMGET").arg(self.key(partition, "texts")).arg(&ids);
+        pipe.cmd("HMGET").arg(self.key(partition, "heads")).arg(&ids);
+        let (records, texts, heads): (Column<Vec<u8>>, Column<String>, Column<String>) =
+            self.link.query_pipe("records", &pipe).await?;
+        let version = |head: Option<String>| head.and_then(|h| h.split(' ').next()?.parse().ok()).unwrap_or(0);
+        let rows = records.into_iter().zip(texts).zip(heads);
+        Ok(rows
+            .map(|((record, text), head)| {
+                record.map(|bytes| Record { bytes, description: text.unwrap_or_default(), version: version(head) })
+            })
+            .collect())
+    }
+
+    /// Records and versions, not decoded.
+    pub(super) async fn tasks_raw(&self, ids: &[TaskId]) -> Result<Vec<Option<Record>>> {
+        self.routed(ids, Place::Home, |partition, ids| async move { self.records_in(partition, ids.into_iter()).await })
+            .await
+    }
+}
