@@ -73,7 +73,15 @@ impl RedisStore {
         }
         self.set_aside(partition, &broken).await?;
         attempt.is_broken |= !broken.is_empty();
-        let (granted, over) = self.take_permits(some, &request.limits, request.lease).await?;
+        let leases: Vec<Lease> = some.iter().map(|claim| claim.lease.clone()).collect();
+        let (granted, over) = match self.take_permits(some, &request.limits, request.lease).await {
+            Ok(taken) => taken,
+            // Whether they may run is not known: they are given back, as those that may not.
+            Err(error) => {
+                attempt.refused.extend(leases);
+                return Err(error);
+            }
+        };
         attempt.claims.extend(granted);
         attempt.refused.extend(over);
         Ok(more)
