@@ -219,12 +219,12 @@ impl RedisStore {
             return Ok(Vec::new());
         }
         let mut pipe = redis::pipe();
-        pipe.cmd("HMGET").arg(self.key(partition, "records")).arg(&ids);
-        pipe.cmd("HMGET").arg(self.key(partition, "texts")).arg(&ids);
-        pipe.cmd("HMGET").arg(self.key(partition, "heads")).arg(&ids);
+        for hash in ["records", "texts", "heads"] {
+            pipe.cmd("HMGET").arg(self.key(partition, hash)).arg(&ids);
+        }
         let (records, texts, heads): (Column<Vec<u8>>, Column<String>, Column<String>) =
             self.link.query_pipe("records", &pipe).await?;
-        let version = |head: Option<String>| head.and_then(|h| h.split(' ').next()?.parse().ok()).unwrap_or(0);
+        let version = |head: Option<String>| head.and_then(|h| h.split(' ').nth(2)?.parse().ok()).unwrap_or(0);
         let rows = records.into_iter().zip(texts).zip(heads);
         Ok(rows
             .map(|((record, text), head)| {

@@ -107,6 +107,10 @@ impl RedisHarness {
         Self { folder, server }
     }
 
+    pub(crate) fn url(&self) -> String {
+        self.server.lock().unwrap().url()
+    }
+
     pub(crate) fn connect(&self) -> Connection {
         self.server.lock().unwrap().try_connect().unwrap()
     }
@@ -115,8 +119,7 @@ impl RedisHarness {
 #[async_trait]
 impl Harness for RedisHarness {
     async fn store(&self) -> Arc<dyn Store> {
-        let url = self.server.lock().unwrap().url();
-        Arc::new(RedisStore::open(&url, OpenOptions::default()).await.unwrap())
+        Arc::new(RedisStore::open(&self.url(), OpenOptions::default()).await.unwrap())
     }
 
     async fn swap_record(&self, task: &TaskId, bytes: &[u8]) -> Vec<u8> {
