@@ -6,9 +6,9 @@ use redis::Value;
 use refile_core::Task;
 use serde::Serialize;
 
+use super::replies::{self, Record};
 use super::scripts::Script;
-use super::{RedisStore, place_of, replies, scripts};
-use crate::envelope::encode;
+use super::{RedisStore, place_of, scripts};
 use crate::error::Cause;
 use crate::model::{Commit, JobChange};
 use crate::{Result, StoreError};
@@ -92,7 +92,11 @@ impl RedisStore {
             let mut items = Vec::with_capacity(commits.len() * 3);
             for commit in commits {
                 let description = commit.task.description.as_bytes();
-                items.extend([commit.task.id.as_str().into(), record(&commit.task)?, description.into()]);
+                items.extend([
+                    commit.task.id.as_str().into(),
+                    Record::write(&commit.task, 1).map_err(engine)?,
+                    description.into(),
+                ]);
             }
             let generations = self.topology().generations().to_string();
             let first = Some(generations.as_bytes());
@@ -112,7 +116,11 @@ impl RedisStore {
             let mut items = Vec::with_capacity(commits.len() * 3);
             for commit in commits {
                 let receipt = commit.guard.as_ref().map_or("", |g| place_of(&g.receipt).1);
-                items.extend([commit.task.id.as_str().into(), record(&commit.task)?, receipt.into()]);
+                items.extend([
+                    commit.task.id.as_str().into(),
+                    Record::write(&commit.task, commit.version + 1).map_err(engine)?,
+                    receipt.into(),
+                ]);
             }
             let answers = self.run_commits(partition, &scripts::COMMIT, None, &kinds, commits, &items).await?;
             all.extend(answers.unwrap_or_default().into_iter().map(|answer| Some(answer).filter(|a| a != "m")));
@@ -178,11 +186,6 @@ fn distinct<'c, 'a>(commits: &'c [&'a Commit]) -> Vec<&'c [&'a Commit]> {
     }
     runs.push(&commits[from..]);
     runs
-}
-
-/// A record as it is stored: without its description, which never changes and is kept beside it.
-fn record(task: &Task) -> Result<Vec<u8>> {
-    encode(&Task { description: String::new(), ..task.clone() }).map_err(engine)
 }
 
 /// What a head ends with.

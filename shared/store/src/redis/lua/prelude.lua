@@ -5,7 +5,8 @@
 --          lie on another server: there the caller wakes
 --
 -- Keys of a partition:
---   records, texts       hashes: task -> record without its description; task -> description, which never changes
+--   records, texts       hashes: task -> version (8 bytes) and record without its description; task -> description, which
+--                        never changes
 --   heads                hash: task -> sequence number (16 digits), state, version, token of the last commit, phases joined
 --                        by US
 --   jobs                 hash: <task>/<phase> -> job (below)
