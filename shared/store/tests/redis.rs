@@ -130,7 +130,7 @@ async fn partitions_are_added_while_others_work() {
     report(&one, &held[0].lease, coded("h")).await;
     let seen = one.events("", 1_000).await.unwrap();
     let cursor = seen.last().unwrap().cursor.clone();
-    let pause = Pause { until: None, reason: "ann".to_owned() };
+    let pause = Pause { until: None, reason: "ann".to_owned(), tries: 0 };
     let queue = PauseTarget::Queue(refile_core::Queue::Land);
     one.set_pause(&queue, Some(&pause)).await.unwrap();
 

@@ -28,6 +28,7 @@
 --                        growing (what partitions are to be, while some are added)
 -- Of the first partition only:
 --   workers, workers:seen  hash and sorted set of processes
+--   draws                hash: of what there is so much a minute: when a minute's worth will be there again, in microseconds
 --   permits, held        sorted set of <name> RS <lease> by the time at which it runs out; hash of how many by name
 --
 -- A job is a text: fence, place, who, deliveries, attempt, queue, priority, lane; the lane is the rest and may hold spaces.
