@@ -125,10 +125,9 @@ pub enum Scope {
     Key,
 }
 
-impl Scope {
-    fn is_call(&self) -> bool {
-        *self == Self::Call
-    }
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over so")]
+fn is_call(scope: &Scope) -> bool {
+    *scope == Scope::Call
 }
 
 /// One failure, with the words that explain it.
@@ -143,7 +142,7 @@ pub struct Failure {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
     /// What it is about.
-    #[serde(default, skip_serializing_if = "Scope::is_call")]
+    #[serde(default, skip_serializing_if = "is_call")]
     pub scope: Scope,
 }
 

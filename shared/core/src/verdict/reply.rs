@@ -125,14 +125,15 @@ pub fn schema(format: Format, predecessors: &[String]) -> Option<Value> {
         Format::Judge => vec!["pass", "fail"],
         _ => OFFERED.map(VerdictKind::as_str).to_vec(),
     };
-    if format == Format::Json && predecessors.is_empty() {
-        schema["properties"].as_object_mut().map(|p| p.shift_remove("phase"));
-        schema["required"].as_array_mut().map(|names| names.retain(|name| name != "phase"));
-    } else if format == Format::Json {
-        verdicts.push(VerdictKind::RetryPredecessor.as_str());
-        let none = std::iter::once("");
-        let names: Vec<&str> = predecessors.iter().map(String::as_str).chain(none).collect();
-        schema["properties"]["phase"]["enum"] = json!(names);
+    if format == Format::Json {
+        if predecessors.is_empty() {
+            schema["properties"].as_object_mut()?.shift_remove("phase");
+            schema["required"].as_array_mut()?.retain(|name| name != "phase");
+        } else {
+            verdicts.push(VerdictKind::RetryPredecessor.as_str());
+            let names: Vec<&str> = predecessors.iter().map(String::as_str).chain([""]).collect();
+            schema["properties"]["phase"]["enum"] = json!(names);
+        }
     }
     schema["properties"]["verdict"]["enum"] = json!(verdicts);
     Some(schema)
@@ -248,7 +249,8 @@ mod tests {
         assert!(said.contains("\"verdict\": \"approved | needs_changes | escalate | reject\",\n"), "{said}");
         assert!(said.contains("\"conf\": 0.0,\n  \"files\": 0,\n  \"diff_hash\": \"<text>\"\n}"), "{said}");
         assert!(said.contains("- `conf`: Your confidence in the verdict, from 0.0 to 1.0."), "{said}");
-        for (format, before) in [(Format::Json, vec![]), (Format::Json, vec!["plan".to_owned()]), (Format::Judge, vec![])]
+        for (format, before) in
+            [(Format::Json, vec![]), (Format::Json, vec!["plan".to_owned()]), (Format::Judge, vec![])]
         {
             let said = instructions(format, &before).unwrap();
             assert!(read(format, &said).failure.is_some(), "{said}");
@@ -260,9 +262,8 @@ mod tests {
 
     #[test]
     fn what_follows_the_schema_is_read() {
-        for kind in schema(Format::Json, &["plan".to_owned()]).unwrap()["properties"]["verdict"]["enum"]
-            .as_array()
-            .unwrap()
+        for kind in
+            schema(Format::Json, &["plan".to_owned()]).unwrap()["properties"]["verdict"]["enum"].as_array().unwrap()
         {
             let reply = json!({"verdict": kind, "required_change": "Do it.", "critique": "", "conf": 0.5, "files": 2,
                 "diff_hash": "AB", "phase": "plan"});
