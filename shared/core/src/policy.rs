@@ -123,6 +123,11 @@ impl Policy {
             n => &self.reviewers[opinions % n],
         }
     }
+
+    /// The reviewer who follows this one; the same where there is no other.
+    pub fn reviewer_after(&self, name: &str) -> &str {
+        self.reviewer(self.reviewers.iter().position(|r| r == name).map_or(0, |at| at + 1))
+    }
 }
 
 #[cfg(test)]
@@ -137,6 +142,14 @@ mod tests {
         assert_eq!(policy.backoff(1, Some(60_000)), 60_000);
         assert_eq!(policy.backoff(1, Some(u64::MAX)), 86_400_000);
         assert_eq!(policy.backoff(u32::MAX, None), 300_000);
+    }
+
+    #[test]
+    fn reviewers_take_turns() {
+        let policy = Policy { reviewers: vec!["strict".into(), "kind".into()], ..Policy::default() };
+        assert_eq!(["strict", "kind", "gone"].map(|name| policy.reviewer_after(name)), ["kind", "strict", "strict"]);
+        assert_eq!(Policy::default().reviewer_after("default"), "default");
+        assert_eq!(Policy { reviewers: Vec::new(), ..policy }.reviewer_after("x"), "default");
     }
 
     #[test]

@@ -96,13 +96,14 @@ fn first_sentence(text: &str) -> (String, String) {
 
 /// What stands behind headings and fences at the start.
 fn without_heading_or_fence(text: &str) -> &str {
-    let mut rest = text.trim_start();
+    // The end is trimmed once: white space there is not looked through again for each mark at the start.
+    let mut rest = text.trim();
     loop {
         let shorter = if rest.starts_with("```") || rest.starts_with("~~~") {
             let inner = rest.trim_start_matches(['`', '~']);
             // The word behind an opening fence names a language; the demand is on the lines below it.
             match inner.split_once('\n') {
-                Some((info, below)) if !info.trim().contains(char::is_whitespace) && !below.trim().is_empty() => below,
+                Some((info, below)) if !info.trim().contains(char::is_whitespace) && !below.is_empty() => below,
                 _ => inner,
             }
         } else {

@@ -4,7 +4,7 @@ use super::coding::on_exhausted;
 use super::draft::Draft;
 use super::{Refusal, Transition, What};
 use crate::event::Actor;
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Behaviour, Failure, FailureKind};
 use crate::task::{AttemptOutcome, Cause, EscalationReason, Job, PhaseState, Queue, Rejection, Review};
 use crate::verdict::{Verdict, VerdictKind};
 
@@ -95,9 +95,18 @@ fn failed(mut draft: Draft<'_>, review: &Review, failure: &Failure, head: &str) 
     let tries = on_this_head(&draft, head)?.filter(|r| r.failure.is_some()).count();
     if tries >= draft.policy.max_review_failures as usize {
         draft.escalate(EscalationReason::ReviewerUnavailable, failure.to_string());
-    } else {
-        draft.requeue(tries, failure);
+        return Ok(draft.done());
     }
+    match failure.kind.behaviour() {
+        Behaviour::OtherReviewer => {
+            let reviewer = draft.policy.reviewer_after(&review.reviewer).to_owned();
+            draft.phase_mut().job = Some(Job::Review { reviewer });
+        }
+        // Where the same reviewer is asked again, the wait heeds what the provider asked for. Pausing the provider and
+        // stopping the pool are the worker's part; the re-ask was done within the review.
+        Behaviour::Retry | Behaviour::PauseProvider | Behaviour::ReaskOnce | Behaviour::StopPool => {}
+    }
+    draft.requeue(tries, failure);
     Ok(draft.done())
 }
 
