@@ -9,8 +9,11 @@
 pub mod classify;
 mod wire;
 
+use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use async_trait::async_trait;
 use refile_config::Provider;
 use refile_core::failure::{Failure, FailureKind, Scope};
 use refile_core::task::Usage;
@@ -69,11 +72,32 @@ pub struct Answer {
     pub usage: Usage,
 }
 
+/// A call to a model, as whoever lets it through sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    /// The provider's name.
+    pub provider: &'a str,
+    /// The model.
+    pub model: &'a str,
+    /// About how many tokens it takes: a quarter of its bytes, and the longest answer.
+    pub tokens: u64,
+}
+
+/// Lets calls through, for the whole fleet.
+#[async_trait]
+pub trait Turnstile: Debug + Send + Sync {
+    /// Waits until the call may be made; a failure where that would take too long.
+    async fn enter(&self, call: &Call<'_>) -> Result<(), Failure>;
+    /// Is told what came of a call that was let through.
+    async fn left(&self, call: &Call<'_>, failure: Option<&Failure>);
+}
+
 /// The client. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client {
     http: reqwest::Client,
     metrics: Option<Metrics>,
+    turnstile: Option<Arc<dyn Turnstile>>,
 }
 
 impl Client {
@@ -85,7 +109,7 @@ impl Client {
             .connect_timeout(Duration::from_secs(20))
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .map(|http| Self { http, metrics: None })
+            .map(|http| Self { http, metrics: None, turnstile: None })
             .map_err(|error| Failure::new(FailureKind::Configuration, format!("no HTTP client can be made: {error}")))
     }
 
@@ -95,8 +119,27 @@ impl Client {
         Self { metrics: Some(metrics.clone()), ..self }
     }
 
-    /// Asks a model.
+    /// The same client, whose calls are let through one by one.
+    #[must_use]
+    pub fn behind(self, turnstile: Arc<dyn Turnstile>) -> Self {
+        Self { turnstile: Some(turnstile), ..self }
+    }
+
+    /// Asks a model, where it may be asked.
     pub async fn ask(&self, provider: &Provider, question: &Question<'_>) -> Answer {
+        let Some(turnstile) = &self.turnstile else { return self.call(provider, question).await };
+        let bytes = question.system.len() + question.messages.iter().map(|m| m.text.len()).sum::<usize>();
+        let tokens = bytes as u64 / 4 + u64::from(question.max_tokens);
+        let call = Call { provider: question.provider, model: question.model, tokens };
+        if let Err(failure) = turnstile.enter(&call).await {
+            return Answer { text: Err(failure), usage: Usage::default() };
+        }
+        let answer = self.call(provider, question).await;
+        turnstile.left(&call, answer.text.as_ref().err()).await;
+        answer
+    }
+
+    async fn call(&self, provider: &Provider, question: &Question<'_>) -> Answer {
         let started = Instant::now();
         let key = key(provider);
         let read = match &key {
@@ -161,7 +204,7 @@ fn count(metrics: &Metrics, question: &Question<'_>, answer: &Answer) {
 }
 
 /// The key from the environment variable that the provider names.
-fn key(provider: &Provider) -> Result<Option<String>, Failure> {
+pub fn key(provider: &Provider) -> Result<Option<String>, Failure> {
     let Some(name) = &provider.api_key_env else { return Ok(None) };
     match std::env::var(name) {
         Ok(key) if !key.trim().is_empty() => Ok(Some(key.trim().to_owned())),
