@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use common::Place;
 use common::fleet::task;
 use refile_core::decide::submission::{NewTask, Workflow, submit};
+use refile_core::failure::{Failure, FailureKind, Scope};
 use refile_core::task::Usage;
 use refile_core::{Outcome, Policy, TaskId};
 use refile_store::artifacts::Artifacts;
@@ -94,7 +95,7 @@ async fn a_worker_with_every_place_taken_is_alive() {
     assert!(health.is_alive() && health.is_ready());
     std::fs::write(path.join("go"), "").unwrap();
     shutdown.cancel();
-    running.await.unwrap();
+    running.await.unwrap().unwrap();
 }
 
 /// A store that counts the calls that hand outcomes in.
@@ -167,7 +168,7 @@ async fn jobs_that_end_together_are_handed_in_together_and_each_once() {
     let running = tokio::spawn(pool::run(pool_of(&store, agent, JOBS), shutdown.clone()));
     let taken = taken(&store, JOBS).await;
     shutdown.cancel();
-    running.await.unwrap();
+    running.await.unwrap().unwrap();
     let tasks: BTreeSet<&TaskId> = taken.iter().map(|t| &t.guard.receipt.task).collect();
     assert_eq!((taken.len(), tasks.len()), (JOBS, JOBS));
     let calls = calls.load(Ordering::SeqCst);
@@ -211,7 +212,7 @@ async fn a_lone_job_is_handed_in_while_others_go_on() {
     shutdown.cancel();
     agent.go.add_permits(2);
     assert_eq!(taken(&store, 2).await.len(), 2);
-    running.await.unwrap();
+    running.await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -236,7 +237,7 @@ async fn a_report_that_the_store_cannot_take_does_not_fail_its_neighbours() {
     assert_eq!(tasks, BTreeSet::from(["t0", "t1", "t2", "t3", "t4", "t6", "t7", "t8", "t9"]));
     // What was refused is not tried for ever: the worker has nothing left to do.
     shutdown.cancel();
-    running.await.unwrap();
+    running.await.unwrap().unwrap();
     assert!(calls.load(Ordering::SeqCst) <= 1 + JOBS, "{calls:?} calls");
 }
 
@@ -284,7 +285,35 @@ async fn no_more_jobs_of_an_agent_run_at_once_than_its_limit_says() {
     assert_eq!(taken(&store, 5).await.len(), 5);
     shutdown.cancel();
     for one in running {
-        one.await.unwrap();
+        one.await.unwrap().unwrap();
     }
     assert_eq!(crowd.most.load(Ordering::SeqCst), 2);
+}
+
+/// Fails with what stands in it.
+struct Fails(Failure);
+
+#[async_trait]
+impl Execute for Fails {
+    async fn execute(&self, _: &Claim) -> Outcome {
+        let failure = self.0.clone();
+        Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage: Usage::default() }
+    }
+}
+
+#[tokio::test]
+async fn a_worker_whose_key_is_refused_ends_with_that_error_and_one_job_spent() {
+    let place = Place::new();
+    let (store, _) = counted(&place);
+    for n in 0..3 {
+        add(&store, &place, &format!("t{n}")).await;
+    }
+    let refused = Failure { scope: Scope::Key, ..Failure::new(FailureKind::Auth, "HTTP 401") };
+    let pool = pool_of(&store, Arc::new(Fails(refused.clone())), 1);
+    let shutdown = CancellationToken::new();
+    assert_eq!(pool::run(pool, shutdown.clone()).await, Err(refused));
+    assert!(!shutdown.is_cancelled(), "whoever shares the token decides for itself");
+    // What it met is an outcome like any other; the other jobs were left to others.
+    assert_eq!(taken(&store, 1).await.len(), 1);
+    assert_eq!(store.stats().await.unwrap().depth.values().sum::<u64>(), 2);
 }

@@ -140,7 +140,7 @@ async fn waits(store: &Arc<dyn Store>, backlog: u64, probes: usize) -> anyhow::R
     }
     let done = agent.claimed.load(Ordering::SeqCst);
     shutdown.cancel();
-    working.await?;
+    working.await??;
     deciding.await?;
     ensure!(backlog == 0 || done < backlog, "the backlog was done before the last single task: nothing was measured");
     let most = |values: &[f64]| quantile(values, 1.0);

@@ -108,7 +108,8 @@ pub enum Behaviour {
     OtherReviewer,
     /// A model is asked once more within the same review and told what was wrong; then as [`Behaviour::Retry`].
     ReaskOnce,
-    /// No job of the pool can go well before a person changes the configuration in the failure's [`Scope`].
+    /// Only a person can settle it. The job is put back; where the failure's [`Scope`] is more than this call, the worker
+    /// that met it takes no more jobs and ends with the failure as its error.
     StopPool,
 }
 

@@ -1,5 +1,7 @@
 //! What each kind of failure leads to, and that none is charged to the coder.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::Table;
@@ -31,12 +33,24 @@ fn each_kind_of_failed_review_is_requeued_uncharged_by_its_behaviour() {
 }
 
 #[test]
-fn the_behaviours_are_these() {
-    let of = |behaviour| FailureKind::ALL.into_iter().filter(move |k| k.behaviour() == behaviour);
-    let names = |behaviour| of(behaviour).map(FailureKind::as_str).collect::<Vec<_>>().join(", ");
-    assert_eq!(names(Behaviour::Retry), "timeout, network, truncated, crash, repository");
-    assert_eq!(names(Behaviour::PauseProvider), "rate_limit, overloaded, quota");
-    assert_eq!(names(Behaviour::OtherReviewer), "context_too_long, refused, filtered, wrong_receipt");
-    assert_eq!(names(Behaviour::ReaskOnce), "empty, malformed");
-    assert_eq!(names(Behaviour::StopPool), "auth, configuration");
+fn the_page_on_failures_says_what_the_code_does() {
+    let page = include_str!("../../../ARCHITECTURE.md");
+    let (_, table) = page.split_once("| kind | behaviour |\n| --- | --- |\n").unwrap();
+    let mut said = Vec::new();
+    for row in table.lines().take_while(|line| line.starts_with('|')) {
+        let (kinds, behaviour) = row.trim_matches(['|', ' ']).split_once(" | ").unwrap();
+        let behaviour = match behaviour {
+            "pause the provider" => Behaviour::PauseProvider,
+            "retry" => Behaviour::Retry,
+            "ask the next reviewer" => Behaviour::OtherReviewer,
+            "re-ask once, then retry" => Behaviour::ReaskOnce,
+            "stop the pool" => Behaviour::StopPool,
+            other => panic!("{other}"),
+        };
+        said.extend(kinds.split(", ").map(|kind| (kind.trim_matches('`').to_owned(), behaviour)));
+    }
+    assert_eq!(said.len(), FailureKind::ALL.len());
+    for kind in FailureKind::ALL {
+        assert!(said.contains(&(kind.as_str().to_owned(), kind.behaviour())), "{}", kind.as_str());
+    }
 }

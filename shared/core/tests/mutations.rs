@@ -59,7 +59,7 @@ const PIECES: &[&str] = &[
     "\"required_change\": \"\"",
 ];
 
-/// SplitMix64: the same numbers everywhere, for ever.
+/// `SplitMix64`: the same numbers everywhere, for ever.
 struct Random(u64);
 
 impl Random {

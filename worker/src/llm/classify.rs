@@ -179,22 +179,22 @@ static TABLE: &[Row] = &[
         scope: Scope::Call,
         wait: Wait::No,
     },
-    // A model that does not exist, a field that is not known, an address that leads elsewhere.
+    // A model that does not exist, an address that leads elsewhere.
     Row {
-        status: &[300..=499],
-        codes: &[
-            "400",
-            "404",
-            "model_not_found",
-            "not_found_error",
-            "not_found",
-            "deploymentnotfound",
-            "invalid_request_error",
-            "invalid_argument",
-        ],
-        says: &[],
+        status: &[300..=399, 404..=404],
+        codes: &["404", "model_not_found", "not_found_error", "not_found", "deploymentnotfound"],
+        says: &["is not a valid model", "invalid model name"],
         kind: FailureKind::Configuration,
         scope: Scope::Model,
+        wait: Wait::No,
+    },
+    // A field that is not known, most often. It may also be for this packet alone, so nothing else is stopped for it.
+    Row {
+        status: &[400..=499],
+        codes: &["400", "invalid_request_error", "invalid_argument"],
+        says: &[],
+        kind: FailureKind::Configuration,
+        scope: Scope::Call,
         wait: Wait::No,
     },
 ];
