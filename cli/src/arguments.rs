@@ -163,7 +163,7 @@ pub(crate) struct PauseArguments {
     #[command(flatten)]
     pub(crate) provider: ProviderArguments,
     /// For so long, e.g. 30m; until it is resumed by default
-    #[arg(long = "for", value_name = "TIME")]
+    #[arg(long = "for", value_name = "TIME", value_parser = Span::parse)]
     pub(crate) for_: Option<Span>,
     /// Why
     #[arg(long, value_name = "TEXT")]

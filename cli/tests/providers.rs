@@ -22,7 +22,7 @@ use refile_coordinator::submission::{self, TaskRequest};
 use refile_core::task::{AttemptOutcome, Change, Review, Usage};
 use refile_core::verdict::Verdict;
 use refile_core::{Outcome, Queue, Task, TaskState, Timestamp};
-use refile_store::{Claim, Filter, Limits, OpenOptions, Store};
+use refile_store::{Claim, Filter, OpenOptions, Store};
 use refile_telemetry::{Health, Metrics};
 use refile_worker::backpressure::{Backpressure, Room};
 use refile_worker::judge::{llm, packet};
@@ -93,7 +93,9 @@ async fn answer(State(provider): State<Provider>, body: Bytes) -> Response {
     );
     let again = packet.contains("previous_required_change");
     let verdict = if number.is_multiple_of(5) && !again {
-        format!(r#"{{"verdict": "needs_changes", "required_change": "Handle the empty list.", "critique": "It fails there.", "conf": 0.9, {receipt}}}"#)
+        format!(
+            r#"{{"verdict": "needs_changes", "required_change": "Handle the empty list.", "critique": "It fails there.", "conf": 0.9, {receipt}}}"#
+        )
     } else {
         format!(r#"{{"verdict": "approved", "required_change": "", "critique": "", "conf": 0.9, {receipt}}}"#)
     };
@@ -103,7 +105,8 @@ async fn answer(State(provider): State<Provider>, body: Bytes) -> Response {
         Say::Garbage => ("I like it! Approved, I would say. {\"verdict\": \"fine\"}".to_owned(), "stop"),
         Say::Nothing => return std::future::pending().await,
         Say::RateLimit => {
-            let body = json!({"error": {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}});
+            let body =
+                json!({"error": {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}});
             return (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")], body.to_string()).into_response();
         }
     };
@@ -230,7 +233,7 @@ impl Fleet {
         let workers = (0..reviewers).map(|n| (Role::Reviewer, n, at_once)).chain([(Role::Coder, reviewers, 50)]);
         for (role, number, concurrency) in workers {
             let store = open().await;
-            let backpressure = Arc::new(Backpressure::new(store.clone(), config.clone(), Limits::default()));
+            let backpressure = Arc::new(Backpressure::new(store.clone(), config.clone(), Arc::default()));
             let client = Client::new().unwrap().behind(backpressure.clone());
             let pool = Pool {
                 store,
@@ -278,7 +281,11 @@ impl Fleet {
             if all.len() == tasks && all.iter().all(|t| t.state != TaskState::Open) {
                 return all;
             }
-            assert!(Instant::now() < deadline, "{} are open", all.iter().filter(|t| t.state == TaskState::Open).count());
+            assert!(
+                Instant::now() < deadline,
+                "{} are open",
+                all.iter().filter(|t| t.state == TaskState::Open).count()
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -336,14 +343,19 @@ async fn twenty_reviewers_leave_a_provider_alone_that_says_so() {
         assert_eq!(reviews().count(), 72, "each of sixty once, and twelve again");
         // Calls that were under way when the first was turned away are as many as there are reviewers; from then on there
         // is one a second, which is what the provider asks for.
-        let turned_away: Vec<Instant> = provider.calls().iter().filter(|c| c.1 == Say::RateLimit).map(|c| c.0).collect();
+        let turned_away: Vec<Instant> =
+            provider.calls().iter().filter(|c| c.1 == Say::RateLimit).map(|c| c.0).collect();
         let first = turned_away[0];
         let later: Vec<Instant> =
             turned_away.iter().copied().filter(|at| at.duration_since(first) > Duration::from_millis(900)).collect();
         assert!(turned_away.len() - later.len() <= 20, "{} at first", turned_away.len() - later.len());
         assert!((1..=6).contains(&later.len()), "{} probes", later.len());
         for pair in later.windows(2) {
-            assert!(pair[1].duration_since(pair[0]) >= Duration::from_millis(900), "{:?}", pair[1].duration_since(pair[0]));
+            assert!(
+                pair[1].duration_since(pair[0]) >= Duration::from_millis(900),
+                "{:?}",
+                pair[1].duration_since(pair[0])
+            );
         }
         assert!(fleet.store.pauses().await.unwrap().is_empty(), "the call that went well ended the pause");
         fleet.stop().await;
@@ -362,14 +374,18 @@ fn fails(task: u64, n: u64, call: u64) -> Say {
         // Each stops the whole fleet for a second.
         0..=4 if call.is_multiple_of(2) => Say::RateLimit,
         0..=14 => Say::Nothing,
-        15..=59 => Say::Truncated,
-        60..=96 => Say::Garbage,
+        15..=53 => Say::Truncated,
+        54..=78 => Say::Garbage,
         _ => Say::Verdict,
     }
 }
 
 /// The tasks by number: state, attempts, refiles, failed reviews.
-async fn lives(kept: &Kept, script: Script, tasks: u64) -> (Vec<(TaskState, usize, usize)>, usize, Vec<(Instant, Say)>) {
+async fn lives(
+    kept: &Kept,
+    script: Script,
+    tasks: u64,
+) -> (Vec<(TaskState, usize, usize)>, usize, Vec<(Instant, Say)>) {
     let (provider, address) = Provider::start(script).await;
     let fleet = Fleet::start(&kept.url(), &address, 2, 20).await;
     fleet.submit(tasks).await;
@@ -377,8 +393,10 @@ async fn lives(kept: &Kept, script: Script, tasks: u64) -> (Vec<(TaskState, usiz
     fleet.stop().await;
     all.sort_by_key(|t| t.title.trim_start_matches("Task ").parse::<u64>().unwrap());
     let attempts = |t: &Task| t.phases[0].attempts.len();
-    let refiles = |t: &Task| t.phases[0].attempts.iter().filter(|a| a.outcome == Some(AttemptOutcome::NeedsChanges)).count();
-    let failed = all.iter().flat_map(|t| &t.phases[0].attempts).flat_map(|a| &a.reviews).filter(|r| r.failure.is_some());
+    let refiles =
+        |t: &Task| t.phases[0].attempts.iter().filter(|a| a.outcome == Some(AttemptOutcome::NeedsChanges)).count();
+    let failed =
+        all.iter().flat_map(|t| &t.phases[0].attempts).flat_map(|a| &a.reviews).filter(|r| r.failure.is_some());
     let failed = failed.count();
     (all.iter().map(|t| (t.state, attempts(t), refiles(t))).collect(), failed, provider.calls())
 }

@@ -88,15 +88,16 @@ fn up_to(most: Duration) -> Duration {
 
 impl Backpressure {
     /// The view through a store. `base` is what is limited whatever providers do.
-    pub fn new(store: Arc<dyn Store>, config: Arc<Config>, base: Limits) -> Self {
+    pub fn new(store: Arc<dyn Store>, config: Arc<Config>, base: Arc<Limits>) -> Self {
         let called = |name: &String| -> Option<ProviderPart> {
             let reviewer = config.reviewers.get(name)?;
             let provider = reviewer.provider.as_ref()?;
             Some(part(provider, config.providers.get(provider)?, reviewer.model.as_ref()?))
         };
-        let calls = config.reviewers.keys().map(|name| (format!("reviewer:{name}"), called(name).into_iter().collect()));
+        let calls =
+            config.reviewers.keys().map(|name| (format!("reviewer:{name}"), called(name).into_iter().collect()));
         let calls = calls.filter(|(_, parts): &(String, Vec<ProviderPart>)| !parts.is_empty()).collect();
-        Self { store, config: config.clone(), base: Arc::new(base), calls, gates: Mutex::default() }
+        Self { store, config, base, calls, gates: Mutex::default() }
     }
 
     /// What may be claimed now. Where the store does not tell what is paused, the claim itself will fail, too.
@@ -119,9 +120,9 @@ impl Backpressure {
         let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
         for (reviewer, parts) in &self.calls {
             for call in parts {
-                let paused: Vec<&Paused> = pauses.iter().filter(|p| covers(p, call)).collect();
-                let gate = match paused.first() {
-                    _ if paused.iter().any(|p| p.holds) => Gate::Paused,
+                let of_call: Vec<&Paused> = pauses.iter().filter(|p| covers(p, call)).collect();
+                let gate = match of_call.first() {
+                    _ if of_call.iter().any(|p| p.holds) => Gate::Paused,
                     Some(_) => Gate::Probing,
                     None => match gates.get(call) {
                         Some(Gate::Paused | Gate::Probing) => Gate::OpenFrom(Instant::now() + up_to(SPREAD)),
@@ -136,12 +137,12 @@ impl Backpressure {
                         limits.named.insert(reviewer.clone(), 0);
                     }
                     Gate::Probing => {
-                        let probe = format!("probe:{}", paused[0].target.key());
+                        let probe = format!("probe:{}", of_call[0].target.key());
                         limits.named.insert(probe.clone(), 1);
                         limits.providers.insert(reviewer.clone(), probe);
                     }
                 }
-                look_again = look_again.min(wait_for(&paused, gate));
+                look_again = look_again.min(wait_for(&of_call, gate));
             }
         }
         Room { limits: Arc::new(limits), look_again }
@@ -187,7 +188,8 @@ impl Backpressure {
             let name = format!("{}\u{1f}{what}", call.provider);
             per_minute.map(|n| Draw { name, amount, per_minute: u64::from(n) })
         };
-        let draws = [of("requests", 1, provider.requests_per_minute), of("tokens", call.tokens, provider.tokens_per_minute)];
+        let draws =
+            [of("requests", 1, provider.requests_per_minute), of("tokens", call.tokens, provider.tokens_per_minute)];
         draws.into_iter().flatten().collect()
     }
 }
@@ -198,12 +200,11 @@ fn covers(paused: &Paused, call: &ProviderPart) -> bool {
 
 /// After how long it is worth to look at a gate again.
 fn wait_for(paused: &[&Paused], gate: Gate) -> Duration {
-    let wait = match gate {
-        Gate::OpenFrom(at) => at.saturating_duration_since(Instant::now()),
-        _ => {
-            let ends = paused.iter().filter(|p| p.holds).filter_map(|p| p.pause.until).map(|until| until.0).max();
-            ends.map_or(WAIT, |ends| Duration::from_millis(ends.saturating_sub(now_ms())))
-        }
+    let wait = if let Gate::OpenFrom(at) = gate {
+        at.saturating_duration_since(Instant::now())
+    } else {
+        let ends = paused.iter().filter(|p| p.holds).filter_map(|p| p.pause.until).map(|until| until.0).max();
+        ends.map_or(WAIT, |ends| Duration::from_millis(ends.saturating_sub(now_ms())))
     };
     wait.clamp(Duration::from_millis(20), SHORTEST_PAUSE)
 }

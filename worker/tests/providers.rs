@@ -115,7 +115,14 @@ async fn each_provider_is_asked_as_it_wants_to_be() {
         assert!(!asked[1].2.to_string().contains("chema"), "{kind:?}: {}", asked[1].2);
     }
     let by_default = ProviderKind::ALL.map(|kind| {
-        let provider = |base_url| Provider { kind, base_url, api_key_env: None, structured: None };
+        let provider = |base_url| Provider {
+            kind,
+            base_url,
+            api_key_env: None,
+            structured: None,
+            requests_per_minute: None,
+            tokens_per_minute: None,
+        };
         (provider(None).structured(), provider(Some("http://h".to_owned())).structured())
     });
     assert_eq!(by_default, [(true, false), (true, false), (true, true), (true, true), (true, true)]);

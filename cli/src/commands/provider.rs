@@ -46,11 +46,11 @@ async fn list(context: &Context) -> anyhow::Result<Ended> {
         let text = |key: &str| untrusted(row[key].as_str().unwrap_or_default());
         let models: Vec<&str> = row["models"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let first = [text("name"), text("kind"), models.join(" ")];
-        let paused = row["pauses"].as_array().map(Vec::as_slice).unwrap_or_default();
-        if paused.is_empty() {
-            table.add_row(first.into_iter().chain([styled(GOOD, "open"), String::new(), String::new()]));
+        let of_row = row["pauses"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if of_row.is_empty() {
+            table.add_row(first.clone().into_iter().chain([styled(GOOD, "open"), String::new(), String::new()]));
         }
-        for pause in paused {
+        for pause in of_row {
             let text = |key: &str| untrusted(pause[key].as_str().unwrap_or_default());
             let what = pause["model"].as_str().map_or_else(String::new, |model| format!(" {}", untrusted(model)));
             let state = match pause["state"].as_str() {
@@ -131,7 +131,12 @@ async fn resume(context: &Context, arguments: &ProviderArguments) -> anyhow::Res
         require_known(&context.config, &arguments.name)?;
     }
     let name = &arguments.name;
-    say(context, name, "open", &format!("{name} may be called again ({ended} pause{} ended)", if ended == 1 { "" } else { "s" }))
+    say(
+        context,
+        name,
+        "open",
+        &format!("{name} may be called again ({ended} pause{} ended)", if ended == 1 { "" } else { "s" }),
+    )
 }
 
 fn say(context: &Context, name: &str, state: &str, words: &str) -> anyhow::Result<Ended> {

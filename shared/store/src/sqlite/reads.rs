@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use refile_core::decide::Notice;
 use refile_core::{Task, TaskId, Timestamp};
@@ -181,13 +182,16 @@ pub(super) fn events(conn: &Connection, after: i64, max: usize) -> Result<Vec<Lo
 
 /// What is paused.
 pub(super) fn pauses(conn: &Connection, now: u64) -> Result<Vec<Paused>> {
-    let sql = "SELECT target, until, reason, tries FROM pauses ORDER BY target";
+    let sql = "SELECT target, until, reason, tries FROM pauses";
     let found = all(conn, sql, [], |row| {
         let target = PauseTarget::parse(row.get_ref(0)?.as_str()?);
         let until = row.get::<_, Option<u64>>(1)?.map(Timestamp);
-        Ok(target.map(|target| Paused::new(target, Pause { until, reason: row.get(2)?, tries: row.get(3)? }, now)))
+        Ok((target, Pause { until, reason: row.get(2)?, tries: row.get(3)? }))
     })?;
-    Ok(found.into_iter().flatten().flatten().collect())
+    let mut pauses: Vec<Paused> =
+        found.into_iter().filter_map(|(target, pause)| Paused::new(target?, pause, now)).collect();
+    pauses.sort_by(|a, b| a.target.cmp(&b.target));
+    Ok(pauses)
 }
 
 /// Jobs and outcomes that wait for an operator.
