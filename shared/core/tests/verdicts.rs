@@ -36,6 +36,7 @@ fn every_case_of_the_list_reads_as_it_says() {
 fn hostile_input_of_any_size_is_read_in_one_pass_as_retry() {
     let deep = 20_000;
     let megabyte = 1 << 20;
+    let demand = |text: &str| format!("{{\"verdict\":\"needs_changes\",\"conf\":1,\"required_change\":\"{text}\"}}");
     let objects_within = format!("{}1{}", "{\"a\":".repeat(deep), "}".repeat(deep));
     let hostile = [
         "[".repeat(deep),
@@ -59,6 +60,11 @@ fn hostile_input_of_any_size_is_read_in_one_pass_as_retry() {
         format!("{{{}", " ".repeat(megabyte)),
         "{ ".repeat(megabyte / 2),
         "#".repeat(megabyte),
+        // Marks before a demand that never comes: each of them is passed over once.
+        demand(&format!("{}{}", "```\\n".repeat(megabyte / 5), " ".repeat(megabyte))),
+        demand(&"``` ".repeat(megabyte / 4)),
+        demand(&"```#".repeat(megabyte / 4)),
+        demand(&"- * > ".repeat(megabyte / 6)),
         "RETRY".repeat(megabyte / 5),
         "APPROVE\n".repeat(megabyte / 8),
         "\u{0}".repeat(megabyte),
