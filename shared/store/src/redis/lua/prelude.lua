@@ -287,6 +287,9 @@ end
 
 -- Moves an entry of the outcomes' stream into the quarantine.
 local function set_outcome_aside(entry, task, phase, reason)
+  if not entry then
+    return
+  end
   local aside = {task = task, phase = phase, what = 'outcome', reason = reason, fields = {}}
   for i = 1, #entry[2] do
     -- JSON holds no bytes; they go in as hexadecimal digits.
