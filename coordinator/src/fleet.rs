@@ -211,6 +211,8 @@ fn named(definition: &Definition, kind: MetricType, metrics: Vec<Metric>) -> Met
 
 #[cfg(test)]
 mod tests {
+    use refile_store::{Pause, ProviderPart};
+
     use super::*;
 
     #[test]
@@ -244,6 +246,23 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "no {line:?} in\n{text}");
         }
+    }
+
+    #[test]
+    fn what_is_paused_of_a_provider_is_one_series_whatever_its_keys() {
+        let paused = |key: &str, holds| Paused {
+            target: PauseTarget::Provider(ProviderPart {
+                provider: "p".to_owned(),
+                model: Some("m".to_owned()),
+                key: Some(key.to_owned()),
+            }),
+            pause: Pause { until: None, reason: String::new(), tries: 0 },
+            holds,
+        };
+        let families = families(&Stats::default(), &[paused("0a", true), paused("1b", false)]);
+        let text = prometheus::TextEncoder::new().encode_to_string(&families).unwrap();
+        let lines: Vec<&str> = text.lines().filter(|l| l.starts_with("refile_provider_paused")).collect();
+        assert_eq!(lines, ["refile_provider_paused{provider=\"p\",model=\"m\"} 1"]);
     }
 
     #[test]
