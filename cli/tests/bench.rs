@@ -153,6 +153,19 @@ fn what_a_run_that_was_killed_left_does_no_harm() {
     assert_eq!(ask(&server, "DBSIZE"), ":0\r\n+OK\r\n");
 }
 
+#[test]
+fn more_workers_are_more_processes() {
+    let server = Redis::start();
+    let place = Desk::empty();
+    let args = ["bench", "--tasks", "300", "--rate", "100", "--workers", "2", "--json", "--store", &server.url()];
+    let child = command(place.dir.path(), &args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    // A coordinator, a submitter, and two workers of each kind.
+    until("all of them run", Duration::from_mins(1), || (children_of(pid).len() == 6).then_some(()));
+    let ran = common::command::ended(child.wait_with_output().unwrap()).must(0, &[]);
+    assert_fits(&serde_json::from_str(&ran.out).unwrap(), 300, 300);
+}
+
 /// The processes that a process started.
 fn children_of(pid: u32) -> Vec<i32> {
     let parent = |child: &i32| {

@@ -26,12 +26,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use futures::future::join_all;
 use refile_config::Config;
 use refile_core::Timestamp;
 use refile_store::{Presence, Store};
 use refile_telemetry::{Health, Metrics};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+
+/// How many loops take and decide outcomes, so that some decide while others wait for the store.
+const DECIDING: usize = 4;
 
 /// A coordinator that can be run.
 #[derive(Debug, Clone)]
@@ -107,8 +111,7 @@ impl Coordinator {
                 }
             }
         };
-        // Two, so that one decides while the other waits for the store.
-        let deciding = async { tokio::join!(outcomes::run(&self, &shutdown), outcomes::run(&self, &shutdown)) };
+        let deciding = join_all((0..DECIDING).map(|_| outcomes::run(&self, &shutdown)));
         tokio::join!(deciding, housekeeping::run(&self, &shutdown), serving);
         if let Err(error) = self.store.presence(&self.presence(), true).await {
             tracing::debug!(%error, "could not say that the coordinator leaves");

@@ -24,11 +24,17 @@ pub enum DecodeError {
 
 /// Writes a value.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, rmp_serde::encode::Error> {
-    let mut bytes = Vec::with_capacity(1024);
-    bytes.push(SCHEMA);
-    let mut serializer = rmp_serde::Serializer::new(&mut bytes).with_struct_map();
-    value.serialize(&mut serializer)?;
+    let mut bytes = Vec::new();
+    encode_into(&mut bytes, value)?;
     Ok(bytes)
+}
+
+/// Writes a value behind other bytes.
+pub fn encode_into<T: Serialize>(bytes: &mut Vec<u8>, value: &T) -> Result<(), rmp_serde::encode::Error> {
+    bytes.reserve(1024);
+    bytes.push(SCHEMA);
+    let mut serializer = rmp_serde::Serializer::new(bytes).with_struct_map();
+    value.serialize(&mut serializer)
 }
 
 /// Reads a value.

@@ -16,7 +16,10 @@ use std::sync::Arc;
 
 use redis_server::RedisHarness;
 use refile_core::{Policy, TaskState};
-use refile_store::{Committed, Filter, LeaseState, Pause, PauseTarget, Place, Presence, Reported, Store, StoreError};
+use refile_store::redis::RedisStore;
+use refile_store::{
+    Committed, Filter, LeaseState, OpenOptions, Pause, PauseTarget, Place, Presence, Reported, Store, StoreError,
+};
 use suite::kit::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -314,4 +317,33 @@ async fn tasks_of_two_partitions_with_one_number_are_both_listed() {
         expected.sort();
         assert_eq!(ids, expected, "pages of {limit}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_are_spread_over_the_partitions() {
+    let harness = RedisHarness::start();
+    let store = harness.store().await;
+    store.partitions(Some(4)).await.unwrap();
+    add_all(&store, &names("t", 80)).await;
+    assert!(spread(&harness, 4).iter().all(|tasks| *tasks >= 2), "{:?}", spread(&harness, 4));
+    let mut claimed = [0; 4];
+    for _ in 0..8 {
+        let task = claim(&store, "w", 1, LONG).await.remove(0).task.id;
+        for (partition, claimed) in claimed.iter_mut().enumerate() {
+            let mut look = redis::cmd("HEXISTS");
+            look.arg(format!("refile:{{{partition}}}:records")).arg(task.as_str());
+            *claimed += usize::from(look.query::<bool>(&mut harness.connect()).unwrap());
+        }
+    }
+    // Of one worker each claim begins at the next partition, and each has something to give.
+    assert_eq!(claimed, [2; 4]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_of_another_layout_are_refused_by_name() {
+    let harness = RedisHarness::start();
+    drop(harness.store().await);
+    let _: () = redis::cmd("HSET").arg("refile:{0}:meta").arg("schema").arg(99).query(&mut harness.connect()).unwrap();
+    let refused = RedisStore::open(&harness.url(), OpenOptions::default()).await.unwrap_err();
+    assert!(refused.to_string().contains("schema 99"), "{refused}");
 }

@@ -10,6 +10,7 @@
 //! - `scripts`: the scripts by name
 //! - `setup`: what a server must be like before it is used
 //! - `operations`: the [`crate::Store`] itself
+//! - `commits`: transitions as the scripts take them
 //! - `partition`: the work on one partition: claims, reports, outcomes that are taken
 //! - `listing`: tasks in order, over all partitions
 //! - `permits`: what keeps jobs under the limits
@@ -23,6 +24,7 @@ mod topology;
 mod scripts;
 mod setup;
 mod operations;
+mod commits;
 mod partition;
 mod listing;
 mod permits;
@@ -35,17 +37,18 @@ use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
 use redis::{Cmd, Value};
+use refile_core::TaskId;
 use refile_core::count::Count;
-use refile_core::{Task, TaskId};
-use serde::Serialize;
 use tokio::sync::Mutex;
 
-use crate::envelope::encode;
-use crate::model::{Commit, JobChange, Lease, Receipt};
+use crate::model::{Lease, Receipt};
 use crate::{OpenOptions, Result, StoreError};
 use connection::Link;
 use scripts::Script;
 use topology::{MOST_PARTITIONS, Topology};
+
+/// The layout of the keys that this program writes and reads; `lua/prelude.lua` tells it.
+const SCHEMA: &str = "3";
 
 /// How long a change of the partitions may take that is under way elsewhere.
 const GROWING: Duration = Duration::from_secs(10);
@@ -73,22 +76,6 @@ enum Place<'a> {
     /// Where the task lies.
     Home(&'a TaskId),
 }
-
-/// What many commits of a call have in common, in the order in which `commit.lua` reads it.
-#[derive(Serialize, PartialEq)]
-struct Kind<'a>(
-    &'a str,             // guard phase
-    &'a str,             // state
-    bool,                // is final
-    Vec<&'a str>,        // phases to look at
-    Vec<Job<'a>>,        // jobs
-    &'a [(String, i64)], // deltas
-    String,              // phases joined by US
-);
-
-/// What happens to a phase's job: phase, put, delay ms, rest of the stored job, queue, priority, lane.
-#[derive(Serialize, PartialEq)]
-struct Job<'a>(&'a str, bool, u64, String, &'static str, &'static str, &'a str);
 
 impl RedisStore {
     /// Connects, holds that the server may be used, and makes the namespace where it is missing.
@@ -178,9 +165,18 @@ impl RedisStore {
     async fn beat(&self, partition: u32) -> Result<(String, u64)> {
         let epoch = uuid::Uuid::now_v7().to_string();
         let partitions = self.topology().to_string();
-        let arguments = [epoch.as_bytes(), partitions.as_bytes()];
+        let arguments = [epoch.as_bytes(), partitions.as_bytes(), SCHEMA.as_bytes()];
         let reply = self.link.run(&scripts::CHECK, &[&self.prefix(partition)], &arguments).await?;
-        replies::read(scripts::CHECK.name, reply)
+        let (epoch, beat, schema): (String, u64, String) = replies::read(scripts::CHECK.name, reply)?;
+        if schema != SCHEMA {
+            let why = format!(
+                "the keys of `{}` have schema {schema}, and this program knows {SCHEMA}: use the program that made them, or \
+                 another database",
+                self.namespace
+            );
+            return Err(StoreError::Unsuitable { store: self.link.name().to_owned(), why });
+        }
+        Ok((epoch, beat))
     }
 
     /// Wakes after a script, where the script could not.
@@ -244,63 +240,6 @@ impl RedisStore {
             }
         }
         Ok(answers)
-    }
-
-    /// Commits what lies in one partition. `None` where the caller's view of the partitions was an old one.
-    async fn commit_in(&self, partition: u32, commits: &[&Commit], create: bool) -> Result<Option<Vec<String>>> {
-        let engine = |source: crate::error::Cause| StoreError::Engine { operation: "commit", source };
-        let mut kinds: Vec<Kind<'_>> = Vec::new();
-        let mut items: Vec<Vec<u8>> = Vec::with_capacity(commits.len() * 7);
-        for commit in commits {
-            let kind = kind(commit);
-            let number = kinds.iter().position(|k| *k == kind).unwrap_or_else(|| {
-                kinds.push(kind);
-                kinds.len() - 1
-            });
-            let version = if create { 0 } else { commit.version };
-            let (fence, receipt) = commit.guard.as_ref().map_or((0, ""), |g| (g.fence, place_of(&g.receipt).1));
-            items.push((number + 1).to_string().into_bytes());
-            items.push(commit.task.id.as_str().into());
-            items.push(version.to_string().into_bytes());
-            items.push(fence.to_string().into_bytes());
-            items.push(receipt.into());
-            let record = Task { description: String::new(), ..commit.task.clone() };
-            items.push(encode(&record).map_err(|e| engine(Box::new(e)))?);
-            items.push(if create { commit.task.description.clone().into_bytes() } else { Vec::new() });
-        }
-        let generations = self.topology().generations().to_string();
-        let token = format!("{:x}:", uuid::Uuid::new_v4().as_u128() as u64);
-        let kinds = rmp_serde::to_vec(&kinds).map_err(|e| engine(Box::new(e)))?;
-        let create: &[u8] = if create { b"1" } else { b"0" };
-        let lines = commits.iter().map(|c| c.notices.len()).sum::<usize>().to_string();
-        let told: Vec<_> = commits.iter().map(|c| (&c.task.id, c.task.updated_at, &c.notices)).collect();
-        let told = serde_json::to_vec(&told).map_err(|e| engine(Box::new(e)))?;
-        let mut arguments: Vec<&[u8]> =
-            vec![generations.as_bytes(), create, token.as_bytes(), &kinds, lines.as_bytes(), &told];
-        arguments.extend(items.iter().map(Vec::as_slice));
-        let reply = self.run(partition, &scripts::COMMIT, &arguments).await?;
-        if matches!(&reply, Value::BulkString(word) if word == b"generation") {
-            return Ok(None);
-        }
-        replies::read(scripts::COMMIT.name, reply).map(Some)
-    }
-
-    /// Says to the waiting what these commits gave them to do.
-    async fn wake_for(&self, commits: &[&Commit]) {
-        if !self.link.is_cluster() {
-            return;
-        }
-        let mut names: Vec<&str> = commits
-            .iter()
-            .flat_map(|c| &c.jobs)
-            .filter_map(|job| match job {
-                JobChange::Put { queue, delay_ms: 0, .. } => Some(queue.as_str()),
-                _ => None,
-            })
-            .collect();
-        names.sort_unstable();
-        names.dedup();
-        self.wake_in_cluster(&names).await;
     }
 
     async fn set_aside(&self, partition: u32, broken: &[replies::Broken]) -> Result<()> {
@@ -407,33 +346,6 @@ impl RedisStore {
         }
         Ok(())
     }
-}
-
-fn kind(commit: &Commit) -> Kind<'_> {
-    let task = &commit.task;
-    let guard = commit.guard.as_ref().map_or("", |g| g.phase.as_str());
-    let mut phases: Vec<&str> = Vec::new();
-    let touched = commit.jobs.iter().map(|(JobChange::Put { phase, .. } | JobChange::Drop { phase })| phase.as_str());
-    // A task in a final state keeps no jobs at all.
-    let all = task.phases.iter().map(|p| p.name.as_str()).filter(|_| task.state.is_final());
-    for phase in touched.chain(all).chain([guard]).filter(|phase| !phase.is_empty()) {
-        if !phases.contains(&phase) {
-            phases.push(phase);
-        }
-    }
-    let jobs = commit
-        .jobs
-        .iter()
-        .map(|change| match change {
-            JobChange::Put { phase, queue, attempt, delay_ms, lane } => {
-                let (queue, priority, lane) = (queue.as_str(), task.priority.as_str(), lane.as_str());
-                Job(phase, true, *delay_ms, format!("{attempt} {queue} {priority} {lane}"), queue, priority, lane)
-            }
-            JobChange::Drop { phase } => Job(phase, false, 0, String::new(), "", "", ""),
-        })
-        .collect();
-    let all = task.phases.iter().map(|p| p.name.as_str()).collect::<Vec<_>>().join("\u{1f}");
-    Kind(guard, task.state.as_str(), task.state.is_final(), phases, jobs, &commit.deltas, all)
 }
 
 /// The partition and the entry of a receipt.

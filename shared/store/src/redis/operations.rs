@@ -52,7 +52,7 @@ impl Store for RedisStore {
                     |partition, commits| async move {
                         let commits: Vec<&Commit> = commits.into_iter().copied().collect();
                         let count = commits.len();
-                        let answers = self.commit_in(partition, &commits, true).await?;
+                        let answers = self.submit_in(partition, &commits).await?;
                         Ok(answers.map_or_else(|| vec![None; count], |a| a.into_iter().map(Some).collect()))
                     },
                 )
@@ -63,10 +63,7 @@ impl Store for RedisStore {
                 continue;
             }
             let mut answers = answers.into_iter().flatten();
-            break is_there
-                .into_iter()
-                .map(|there| !there && answers.next().is_some_and(|a| a == "a"))
-                .collect::<Vec<_>>();
+            break is_there.into_iter().map(|there| !there && answers.next() == Some(true)).collect::<Vec<_>>();
         };
         self.wake_for(&submissions.iter().collect::<Vec<_>>()).await;
         Ok(submissions.iter().zip(added).map(|(s, added)| Submitted { id: s.task.id.clone(), added }).collect())
@@ -201,11 +198,7 @@ impl Store for RedisStore {
             .routed(
                 commits,
                 |commit| place(commit).map_or(Place::Home(&commit.task.id), Place::At),
-                |partition, commits| async move {
-                    // Only what adds tasks must know the newest partitions.
-                    let answers = self.commit_in(partition, &commits, false).await?.unwrap_or_default();
-                    Ok(answers.into_iter().map(|a| Some(a).filter(|a| a != "m")).collect())
-                },
+                |partition, commits| async move { self.commit_in(partition, &commits).await },
             )
             .await?;
         self.wake_for(&commits.iter().collect::<Vec<_>>()).await;

@@ -219,18 +219,13 @@ impl RedisStore {
             return Ok(Vec::new());
         }
         let mut pipe = redis::pipe();
-        pipe.cmd("HMGET").arg(self.key(partition, "records")).arg(&ids);
-        pipe.cmd("HMGET").arg(self.key(partition, "texts")).arg(&ids);
-        pipe.cmd("HMGET").arg(self.key(partition, "heads")).arg(&ids);
-        let (records, texts, heads): (Column<Vec<u8>>, Column<String>, Column<String>) =
-            self.link.query_pipe("records", &pipe).await?;
-        let version = |head: Option<String>| head.and_then(|h| h.split(' ').next()?.parse().ok()).unwrap_or(0);
-        let rows = records.into_iter().zip(texts).zip(heads);
-        Ok(rows
-            .map(|((record, text), head)| {
-                record.map(|bytes| Record { bytes, description: text.unwrap_or_default(), version: version(head) })
-            })
-            .collect())
+        for hash in ["records", "texts"] {
+            pipe.cmd("HMGET").arg(self.key(partition, hash)).arg(&ids);
+        }
+        let (records, texts): (Column<Vec<u8>>, Column<String>) = self.link.query_pipe("records", &pipe).await?;
+        let record =
+            |(record, text): (Option<Vec<u8>>, Option<String>)| Record::read(record?, text.unwrap_or_default());
+        Ok(records.into_iter().zip(texts).map(record).collect())
     }
 
     /// Records and versions, not decoded.

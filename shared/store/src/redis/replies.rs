@@ -5,7 +5,7 @@ use refile_core::{Outcome, Priority, Queue, Task, TaskId};
 use serde::Deserialize;
 
 use super::is_known_count;
-use crate::envelope::{DecodeError, decode};
+use crate::envelope::{DecodeError, decode, encode_into};
 use crate::model::{
     Claim, Committed, Guard, Happening, JobView, Lease, Place, Quarantined, Receipt, Stats, Taken, Versioned,
 };
@@ -39,15 +39,32 @@ pub(super) fn committed(what: &str) -> Result<Committed> {
     }
 }
 
-/// A record as it is stored.
+/// A record and its version. They are stored as one value, so that nobody reads one of them without the other.
 #[derive(Debug, Default)]
 pub(super) struct Record {
-    pub(super) bytes: Vec<u8>,
-    pub(super) description: String,
+    bytes: Vec<u8>,
+    description: String,
     pub(super) version: u64,
 }
 
+/// How long the version before the record is, in bytes; the most significant one is first.
+const VERSION: usize = size_of::<u64>();
+
 impl Record {
+    /// Reads a stored value; nothing where it is too short to be one.
+    pub(super) fn read(mut value: Vec<u8>, description: String) -> Option<Self> {
+        let version = u64::from_be_bytes(*value.first_chunk::<VERSION>()?);
+        value.drain(..VERSION);
+        Some(Self { bytes: value, description, version })
+    }
+
+    /// The value to store. The description never changes and is stored apart.
+    pub(super) fn write(task: &Task, version: u64) -> std::result::Result<Vec<u8>, rmp_serde::encode::Error> {
+        let mut value = version.to_be_bytes().to_vec();
+        encode_into(&mut value, &Task { description: String::new(), ..task.clone() })?;
+        Ok(value)
+    }
+
     pub(super) fn decode(self) -> std::result::Result<Task, DecodeError> {
         let task: Task = decode(&self.bytes)?;
         Ok(Task { description: self.description, ..task })
@@ -81,10 +98,7 @@ pub(super) fn leases(reply: Value) -> Result<Leases> {
         one_leased(now, &row[0], &row[1], &row[2])
             .ok_or_else(|| odd("claim", format!("cannot read `{}`", row.join(" "))))
     });
-    let record = |pair: &[Vec<u8>]| {
-        let description = String::from_utf8_lossy(&pair[1]).into_owned();
-        Some(Record { bytes: pair[0].clone(), description, version: 0 }).filter(|r| !r.bytes.is_empty())
-    };
+    let record = |pair: &[Vec<u8>]| Record::read(pair[0].clone(), String::from_utf8_lossy(&pair[1]).into_owned());
     let records = (!records.is_empty()).then(|| records.chunks_exact(2).map(record).collect());
     Ok(Leases { jobs: jobs.collect::<Result<_>>()?, more, records })
 }

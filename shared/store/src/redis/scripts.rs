@@ -29,6 +29,7 @@ script!(CLAIM, "claim");
 script!(EXTEND, "extend");
 script!(REPORT, "report");
 script!(RELEASE, "release");
+script!(SUBMIT, "submit");
 script!(COMMIT, "commit");
 script!(DISCARD, "discard");
 script!(PROMOTE, "promote");

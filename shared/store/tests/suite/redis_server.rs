@@ -107,6 +107,10 @@ impl RedisHarness {
         Self { folder, server }
     }
 
+    pub(crate) fn url(&self) -> String {
+        self.server.lock().unwrap().url()
+    }
+
     pub(crate) fn connect(&self) -> Connection {
         self.server.lock().unwrap().try_connect().unwrap()
     }
@@ -115,8 +119,7 @@ impl RedisHarness {
 #[async_trait]
 impl Harness for RedisHarness {
     async fn store(&self) -> Arc<dyn Store> {
-        let url = self.server.lock().unwrap().url();
-        Arc::new(RedisStore::open(&url, OpenOptions::default()).await.unwrap())
+        Arc::new(RedisStore::open(&self.url(), OpenOptions::default()).await.unwrap())
     }
 
     async fn swap_record(&self, task: &TaskId, bytes: &[u8]) -> Vec<u8> {
@@ -139,9 +142,12 @@ impl Harness for RedisHarness {
 pub(crate) fn swap_record(conn: &mut impl ConnectionLike, prefix: &str, task: &TaskId, bytes: &[u8]) -> Vec<u8> {
     let key = format!("{prefix}:records");
     let before: Vec<u8> = redis::cmd("HGET").arg(&key).arg(task.as_str()).query(conn).unwrap();
-    let added: i64 = redis::cmd("HSET").arg(&key).arg(task.as_str()).arg(bytes).query(conn).unwrap();
+    // The version stands before the record.
+    let (version, record) = before.split_at(8);
+    let value = [version, bytes].concat();
+    let added: i64 = redis::cmd("HSET").arg(&key).arg(task.as_str()).arg(value).query(conn).unwrap();
     assert_eq!(added, 0, "the record was there");
-    before
+    record.to_vec()
 }
 
 /// Damages the payload of the task's only outcome in this partition.

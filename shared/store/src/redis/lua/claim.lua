@@ -10,11 +10,12 @@
 
 local owner, most, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local limits = ARGV[4] ~= '' and cmsgpack.unpack(ARGV[4])
-local names, picked = {}, {}
+-- What was picked: <task>/<phase>, entry, and the ring that it is from.
+local names, entries, rings_of = {}, {}, {}
 local till = string.format('%d', now + lease)
 
 local function is_paused(queue)
-  local pause = redis.call('HGET', P .. 'pauses', 'queue:' .. queue)
+  local pause = call('HGET', P .. 'pauses', 'queue:' .. queue)
   if not pause then
     return false
   end
@@ -54,15 +55,15 @@ local function open_ring(queue, priority)
     queue = queue, priority = priority, name = queue .. ':' .. priority,
     waiting = {}, head = 1, loaded = 0, again = {}, touched = {}, given = 0,
   }
-  ring.size = redis.call('ZCARD', P .. 'ring:' .. ring.name)
+  ring.size = call('ZCARD', P .. 'ring:' .. ring.name)
   return ring
 end
 
 -- The next entry of a lane; nothing where it has no more.
 local function peek(ring, lane)
   if lane.next > #lane.entries and not lane.is_read then
-    local want = math.max(1, math.ceil((most - #picked) / ring.size))
-    lane.entries = redis.call('XRANGE', lane.key, lane.from, '+', 'COUNT', want)
+    local want = math.max(1, math.ceil((most - #names) / ring.size))
+    lane.entries = call('XRANGE', lane.key, lane.from, '+', 'COUNT', want)
     lane.next = 1
     lane.is_read = #lane.entries < want
     if #lane.entries > 0 then
@@ -77,7 +78,7 @@ local function next_lane(ring)
   while true do
     local lane = ring.waiting[ring.head]
     if not lane and ring.loaded < ring.size then
-      local page = redis.call('ZRANGE', P .. 'ring:' .. ring.name, ring.loaded, ring.loaded + 99)
+      local page = call('ZRANGE', P .. 'ring:' .. ring.name, ring.loaded, ring.loaded + 99)
       for _, name in ipairs(page) do
         ring.waiting[#ring.waiting + 1] = {
           name = name, key = P .. 'q:' .. ring.name .. ':' .. name, names = limits and limited_names(name) or {},
@@ -113,31 +114,37 @@ local function pick(ring, lane, entry)
   for _, name in ipairs(lane.names) do
     limits[1][name] = limits[1][name] - 1
   end
-  local name = entry[2][1] .. '/' .. entry[2][2]
-  names[#names + 1] = name
-  picked[#picked + 1] = {name, entry[1], ring}
+  names[#names + 1] = entry[2][1] .. '/' .. entry[2][2]
+  entries[#names], rings_of[#names] = entry[1], ring
 end
 
 -- Leases what was picked.
 local function lease_all()
-  local claimed = {}
-  load('jobs', names)
-  for _, one in ipairs(picked) do
-    local name, entry, ring = one[1], one[2], one[3]
-    local fence, place, who, deliveries, rest = read_job(get('jobs', name) or '')
-    add('depth', ring.name, -1)
-    if place == 'q' and who == entry then
-      fence, deliveries = fence + 1, deliveries + 1
-      local job = fence .. ' l ' .. owner .. ' ' .. deliveries .. ' ' .. rest
-      set('jobs', name, job)
-      score('leases', name .. '/' .. fence, till)
-      add('leased', ring.queue, 1)
+  local claimed, jobs, leases, leased_of = {}, {}, {}, {}
+  local owned = ' l ' .. owner .. ' '
+  local stored = read_all('jobs', names)
+  for n, name in ipairs(names) do
+    local fence, entry, deliveries, rest = string.match(stored[n] or '', '^(%d+) q (%S+) (%d+)( %d+ %l+ %l+ .*)$')
+    if entry == entries[n] then
+      fence = after(fence)
+      local job = fence .. owned .. after(deliveries) .. rest
+      jobs[#jobs + 1] = name
+      jobs[#jobs + 1] = job
+      leases[#leases + 1] = till
+      leases[#leases + 1] = name .. '/' .. fence
+      local queue = rings_of[n].queue
+      leased_of[queue] = (leased_of[queue] or 0) + 1
       claimed[#claimed + 1] = name
       claimed[#claimed + 1] = entry
       claimed[#claimed + 1] = job
-    elseif not place then
+    elseif not entry and not read_job(stored[n] or '') then
       set_job_aside(name, 'where the job is cannot be read')
     end
+  end
+  call_with_all('HSET', P .. 'jobs', jobs)
+  call_with_all('ZADD', P .. 'leases', leases)
+  for queue, by in pairs(leased_of) do
+    add('leased', queue, by)
   end
   return claimed
 end
@@ -147,40 +154,37 @@ local function close_ring(ring)
   if ring.given == 0 then
     return
   end
-  local turn = redis.call('HINCRBY', P .. 'turns', ring.name, ring.given) - ring.given
+  add('depth', ring.name, -ring.given)
+  local turn = call('HINCRBY', P .. 'turns', ring.name, ring.given) - ring.given
   for _, lane in ipairs(ring.touched) do
     -- Jobs leave from the head of the stream: what is older than the next one is gone.
     local ms, number = string.match(lane.last, '^(%d+)-(%d+)$')
-    redis.call('XTRIM', lane.key, 'MINID', ms .. '-' .. string.format('%d', number + 1))
-    if redis.call('XLEN', lane.key) == 0 then
-      redis.call('DEL', lane.key)
-      redis.call('ZREM', P .. 'ring:' .. ring.name, lane.name)
+    call('XTRIM', lane.key, 'MINID', ms .. '-' .. string.format('%d', number + 1))
+    if call('XLEN', lane.key) == 0 then
+      call('DEL', lane.key)
+      call('ZREM', P .. 'ring:' .. ring.name, lane.name)
     else
-      redis.call('ZADD', P .. 'ring:' .. ring.name, turn + lane.turn, lane.name)
+      call('ZADD', P .. 'ring:' .. ring.name, turn + lane.turn, lane.name)
     end
   end
 end
 
+local LOW_FIRST, NORMAL_FIRST = {'low', 'high', 'normal'}, {'normal', 'high', 'low'}
 local function preference(made)
-  if made % 16 == 15 then
-    return {'low', 'high', 'normal'}
-  elseif made % 4 == 3 then
-    return {'normal', 'high', 'low'}
-  end
-  return PRIORITIES
+  return made % 16 == 15 and LOW_FIRST or made % 4 == 3 and NORMAL_FIRST or PRIORITIES
 end
 
 for i = 5, #ARGV do
   local queue = ARGV[i]
-  if #picked < most and not is_paused(queue) then
+  if #names < most and not is_paused(queue) then
     local rings = {}
     for _, priority in ipairs(PRIORITIES) do
       rings[priority] = open_ring(queue, priority)
     end
-    local before = tonumber(redis.call('HGET', P .. 'turns', queue) or 0)
+    local before = tonumber(call('HGET', P .. 'turns', queue) or 0)
     local made = before
     local found = true
-    while found and #picked < most do
+    while found and #names < most do
       found = false
       for _, priority in ipairs(preference(made)) do
         local lane, entry = next_lane(rings[priority])
@@ -196,18 +200,18 @@ for i = 5, #ARGV do
       close_ring(rings[priority])
     end
     if made > before then
-      redis.call('HSET', P .. 'turns', queue, made)
+      call('HSET', P .. 'turns', queue, made)
     end
   end
 end
 local claimed = lease_all()
 local more = {}
-if #picked == most then
+if #names == most then
   for i = 5, #ARGV do
     for _, priority in ipairs(PRIORITIES) do
       local line = ARGV[i] .. ':' .. priority
       local given = sums.depth and sums.depth[line] or 0
-      if tonumber(redis.call('HGET', P .. 'depth', line) or 0) + given > 0 then
+      if tonumber(call('HGET', P .. 'depth', line) or 0) + given > 0 then
         more[#more + 1] = ARGV[i]
         woken[ARGV[i]] = true
         break
@@ -220,8 +224,8 @@ local records = {}
 if #claimed > 0 and #claimed <= 24 then
   for i = 1, #claimed, 3 do
     local task = split(claimed[i])
-    records[#records + 1] = redis.call('HGET', P .. 'records', task) or ''
-    records[#records + 1] = redis.call('HGET', P .. 'texts', task) or ''
+    records[#records + 1] = call('HGET', P .. 'records', task) or ''
+    records[#records + 1] = call('HGET', P .. 'texts', task) or ''
   end
 end
 return {string.format('%d', now), claimed, more, records}

@@ -16,7 +16,7 @@ for n, name in ipairs(names) do
   local state = 0
   -- One that was reported is no longer there.
   local lease = name .. '/' .. ARGV[i + 2]
-  if fence == ARGV[i + 2] and owner == ARGV[i + 3] and redis.call('ZSCORE', P .. 'leases', lease) then
+  if fence == ARGV[i + 2] and owner == ARGV[i + 3] and call('ZSCORE', P .. 'leases', lease) then
     score('leases', lease, till)
     state = 1
   else

@@ -5,8 +5,8 @@
 
 local staying = {}
 for _, consumer in ipairs(ARGV) do
-  if #redis.call('XPENDING', P .. 'outcomes', 'c', '-', '+', 1, consumer) == 0 then
-    redis.call('XGROUP', 'DELCONSUMER', P .. 'outcomes', 'c', consumer)
+  if #call('XPENDING', P .. 'outcomes', 'c', '-', '+', 1, consumer) == 0 then
+    call('XGROUP', 'DELCONSUMER', P .. 'outcomes', 'c', consumer)
   else
     staying[#staying + 1] = consumer
   end

@@ -6,20 +6,20 @@
 -- Result empty; where it keeps or is on its way to something else: that
 
 local step, old, new = ARGV[1], ARGV[2], ARGV[3]
-local kept = redis.call('HGET', P .. 'meta', 'partitions')
+local kept = call('HGET', P .. 'meta', 'partitions')
 if kept ~= old and kept ~= new then
   return kept or '?'
 end
 if step == 'begin' then
-  local growing = redis.call('HGET', P .. 'meta', 'growing')
+  local growing = call('HGET', P .. 'meta', 'growing')
   if growing and growing ~= new then
     return growing
   end
   if kept == old then
-    redis.call('HSET', P .. 'meta', 'growing', new)
+    call('HSET', P .. 'meta', 'growing', new)
   end
   return ''
 end
-redis.call('HSET', P .. 'meta', 'partitions', new, 'generation', ARGV[4])
-redis.call('HDEL', P .. 'meta', 'growing')
+call('HSET', P .. 'meta', 'partitions', new, 'generation', ARGV[4])
+call('HDEL', P .. 'meta', 'growing')
 return ''

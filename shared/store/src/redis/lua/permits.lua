@@ -10,13 +10,13 @@
 --        A member is <name> RS <lease>.
 
 local function held(name, by)
-  if redis.call('HINCRBY', P .. 'held', name, by) <= 0 then
-    redis.call('HDEL', P .. 'held', name)
+  if call('HINCRBY', P .. 'held', name, by) <= 0 then
+    call('HDEL', P .. 'held', name)
   end
 end
 
 local function free(member)
-  if redis.call('ZREM', P .. 'permits', member) == 1 then
+  if call('ZREM', P .. 'permits', member) == 1 then
     held(string.match(member, '^(.-)\30'), -1)
     return 1
   end
@@ -24,7 +24,7 @@ local function free(member)
 end
 
 repeat
-  local over = redis.call('ZRANGEBYSCORE', P .. 'permits', '-inf', now, 'LIMIT', 0, 1000)
+  local over = call('ZRANGEBYSCORE', P .. 'permits', '-inf', now, 'LIMIT', 0, 1000)
   for _, member in ipairs(over) do
     free(member)
   end
@@ -32,7 +32,7 @@ until #over < 1000
 
 local operation = ARGV[1]
 if operation == 'room' then
-  return redis.call('HGETALL', P .. 'held')
+  return call('HGETALL', P .. 'held')
 end
 
 if operation == 'take' then
@@ -41,12 +41,12 @@ if operation == 'take' then
     local name, names = ARGV[i], tonumber(ARGV[i + 1])
     local has_room = true
     for k = i + 2, i + 1 + 2 * names, 2 do
-      if tonumber(redis.call('HGET', P .. 'held', ARGV[k]) or 0) >= tonumber(ARGV[k + 1]) then
+      if tonumber(call('HGET', P .. 'held', ARGV[k]) or 0) >= tonumber(ARGV[k + 1]) then
         has_room = false
       end
     end
     for k = i + 2, has_room and i + 1 + 2 * names or 0, 2 do
-      if redis.call('ZADD', P .. 'permits', now + lease, ARGV[k] .. '\30' .. name) == 1 then
+      if call('ZADD', P .. 'permits', now + lease, ARGV[k] .. '\30' .. name) == 1 then
         held(ARGV[k], 1)
       end
     end
@@ -60,7 +60,7 @@ local found = 0
 if operation == 'keep' then
   for i = 3, #ARGV do
     -- One that ran out is held again: its lease was, too.
-    if redis.call('ZADD', P .. 'permits', now + tonumber(ARGV[2]), ARGV[i]) == 1 then
+    if call('ZADD', P .. 'permits', now + tonumber(ARGV[2]), ARGV[i]) == 1 then
       held(string.match(ARGV[i], '^(.-)\30'), 1)
     else
       found = found + 1

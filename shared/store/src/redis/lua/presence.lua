@@ -6,14 +6,14 @@
 local id, payload = ARGV[1], ARGV[2]
 local seen = P .. 'workers:seen'
 if payload ~= '' then
-  redis.call('HSET', P .. 'workers', id, payload)
-  redis.call('ZADD', seen, now, id)
+  call('HSET', P .. 'workers', id, payload)
+  call('ZADD', seen, now, id)
 else
-  redis.call('HDEL', P .. 'workers', id)
-  redis.call('ZADD', seen, 0, id)
+  call('HDEL', P .. 'workers', id)
+  call('ZADD', seen, 0, id)
 end
-local silent = redis.call('ZRANGEBYSCORE', seen, '-inf', now - tonumber(ARGV[3]), 'LIMIT', 0, 20)
+local silent = call('ZRANGEBYSCORE', seen, '-inf', now - tonumber(ARGV[3]), 'LIMIT', 0, 20)
 if #silent > 0 then
-  redis.call('HDEL', P .. 'workers', unpack(silent))
+  call('HDEL', P .. 'workers', unpack(silent))
 end
 return silent

@@ -4,7 +4,7 @@
 -- Result {moved, ms until the next is due or -1, the queues that got jobs}
 
 local moved, queues, is_woken = 0, {}, {}
-local due = redis.call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'LIMIT', 0, ARGV[1])
+local due = call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'LIMIT', 0, ARGV[1])
 load('jobs', due)
 for _, name in ipairs(due) do
   local fence, place, _, deliveries, rest = read_job(get('jobs', name) or '')

@@ -12,12 +12,12 @@ for i = 1, #ARGV, 5 do
     if place == 'l' and fence == id then
       take_out(name, fence, place, who, rest)
       -- The delivery does not count: nobody could work on it.
-      put_job(name, fence, 'x', '-', deliveries - 1, rest)
+      keep_job(name, fence, 'x', '-', deliveries - 1, rest)
       set_job_aside(name, reason)
       set_aside = set_aside + 1
     end
   else
-    local entry = redis.call('XRANGE', P .. 'outcomes', id, id)[1]
+    local entry = call('XRANGE', P .. 'outcomes', id, id)[1]
     if entry then
       set_outcome_aside(entry, task, phase, reason)
       set_aside = set_aside + 1

@@ -5,7 +5,7 @@
 
 local most_deliveries, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local redelivered, given_up, queues, is_woken = 0, 0, {}, {}
-local over, names = redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', now, 'LIMIT', 0, most), {}
+local over, names = call('ZRANGEBYSCORE', P .. 'leases', '-inf', now, 'LIMIT', 0, most), {}
 for i, lease in ipairs(over) do
   names[i] = string.match(lease, '^(.*)/%d+$')
 end
@@ -20,8 +20,8 @@ for i, name in ipairs(names) do
     add('leased', queue, -1)
     count('leases_expired_total\31' .. queue, 1)
     if tonumber(deliveries) > most_deliveries then
-      redis.call('XADD', P .. 'outcomes', '*', name .. '/' .. fence .. '/' .. attempt, '!' .. deliveries)
-      put_job(name, fence, 'r', '-', deliveries, rest)
+      call('XADD', P .. 'outcomes', '*', name .. '/' .. fence .. '/' .. attempt, '!' .. deliveries)
+      keep_job(name, fence, 'r', '-', deliveries, rest)
       given_up = given_up + 1
       woken.outcomes = true
     else

@@ -15,7 +15,7 @@ for n, name in ipairs(names) do
   local result = 0
   if place == 'l' and fence == ARGV[i + 2] and owner == ARGV[i + 3] then
     -- What was reported is no longer there.
-    if redis.call('ZREM', P .. 'leases', name .. '/' .. fence) == 1 then
+    if call('ZREM', P .. 'leases', name .. '/' .. fence) == 1 then
       local _, queue = read_rest(rest)
       add('leased', queue, -1)
       make_ready(name, fence + 1, deliveries - 1, rest)

@@ -3,7 +3,7 @@
 -- ARGV   its id
 -- Result {1, or 0 where there is none; the queue that got a job or `outcomes`}
 
-local kept = redis.call('HGET', P .. 'quarantine', ARGV[1])
+local kept = call('HGET', P .. 'quarantine', ARGV[1])
 if not kept then
   return {0, ''}
 end
@@ -20,9 +20,9 @@ else
   for i, hex in ipairs(aside.fields) do
     fields[i] = string.gsub(hex, '..', function(digits) return string.char(tonumber(digits, 16)) end)
   end
-  redis.call('XADD', P .. 'outcomes', '*', unpack(fields))
+  call('XADD', P .. 'outcomes', '*', unpack(fields))
 end
-redis.call('HDEL', P .. 'quarantine', ARGV[1])
+call('HDEL', P .. 'quarantine', ARGV[1])
 woken[got] = true
 flush()
 return {1, got}

@@ -8,9 +8,9 @@
 local results = {}
 for i = 1, #ARGV, 4 do
   local lease = ARGV[i]
-  local ended = redis.call('ZREM', P .. 'leases', lease)
+  local ended = call('ZREM', P .. 'leases', lease)
   if ended == 1 then
-    redis.call('XADD', P .. 'outcomes', '*', lease .. '/' .. ARGV[i + 2], ARGV[i + 3])
+    call('XADD', P .. 'outcomes', '*', lease .. '/' .. ARGV[i + 2], ARGV[i + 3])
     add('leased', ARGV[i + 1], -1)
     woken.outcomes = true
   end

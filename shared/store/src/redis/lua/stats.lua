@@ -9,8 +9,8 @@
 local function oldest_ready(queue)
   local oldest
   for _, priority in ipairs(PRIORITIES) do
-    for _, lane in ipairs(redis.call('ZRANGE', P .. 'ring:' .. queue .. ':' .. priority, 0, 99)) do
-      local first = redis.call('XRANGE', P .. 'q:' .. queue .. ':' .. priority .. ':' .. lane, '-', '+', 'COUNT', 1)[1]
+    for _, lane in ipairs(call('ZRANGE', P .. 'ring:' .. queue .. ':' .. priority, 0, 99)) do
+      local first = call('XRANGE', P .. 'q:' .. queue .. ':' .. priority .. ':' .. lane, '-', '+', 'COUNT', 1)[1]
       local since = first and tonumber(string.match(first[1], '^(%d+)'))
       if since then
         oldest = math.min(oldest or since, since)
@@ -22,16 +22,16 @@ end
 
 local queues = {}
 for _, queue in ipairs(QUEUES) do
-  queues[#queues + 1] = {queue, tonumber(redis.call('HGET', P .. 'leased', queue) or 0), oldest_ready(queue)}
+  queues[#queues + 1] = {queue, tonumber(call('HGET', P .. 'leased', queue) or 0), oldest_ready(queue)}
 end
-local escalated = redis.call('ZRANGE', P .. 'escalated', 0, 0, 'WITHSCORES')
+local escalated = call('ZRANGE', P .. 'escalated', 0, 0, 'WITHSCORES')
 return {
-  redis.call('HGETALL', P .. 'counts'),
-  redis.call('HGETALL', P .. 'depth'),
+  call('HGETALL', P .. 'counts'),
+  call('HGETALL', P .. 'depth'),
   queues,
-  redis.call('ZCARD', P .. 'delayed'),
-  redis.call('XLEN', P .. 'outcomes'),
-  redis.call('HLEN', P .. 'quarantine'),
+  call('ZCARD', P .. 'delayed'),
+  call('XLEN', P .. 'outcomes'),
+  call('HLEN', P .. 'quarantine'),
   escalated[2] and math.max(0, now - escalated[2]) or -1,
-  redis.call('HVALS', P .. 'workers'),
+  call('HVALS', P .. 'workers'),
 }
