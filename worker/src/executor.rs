@@ -98,6 +98,7 @@ async fn opinion(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, 
         previous_required_change: phase.leading_rejection().map(|r| r.required_change.as_str()),
         name,
         reviewer,
+        reviewers: &config.reviewers,
         providers: &config.providers,
         client: &worker.client,
     })

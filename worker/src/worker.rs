@@ -107,10 +107,13 @@ fn limits(config: &Config) -> Limits {
     ] {
         named.extend(of_kind.iter().map(|(name, most)| (format!("{kind}:{name}"), *most)));
     }
-    let provider = |(name, reviewer): (&String, &refile_config::schema::Reviewer)| {
-        Some((format!("reviewer:{name}"), format!("provider:{}", reviewer.provider.as_ref()?)))
+    // A job takes one permit of one provider: a panel whose members call several counts against the first of them.
+    let provider = |name: &String| {
+        let called =
+            config.asked_by(name).filter(|(_, r)| r.kind == ReviewerType::Llm).find_map(|(_, r)| r.provider.as_ref());
+        Some((format!("reviewer:{name}"), format!("provider:{}", called?)))
     };
-    let providers = config.reviewers.iter().filter(|(_, r)| r.kind == ReviewerType::Llm).filter_map(provider).collect();
+    let providers = config.reviewers.keys().filter_map(provider).collect();
     Limits { named, each_repository: section.repository, providers }
 }
 

@@ -115,9 +115,25 @@ impl Workspace {
         base: &str,
         start: &str,
     ) -> Result<Tree, GitError> {
+        self.tree_of(None, mirror, claim, branch, base, start).await
+    }
+
+    /// A new tree for one of several that work on a claim at the same time.
+    pub async fn tree_of(
+        &self,
+        part: Option<&str>,
+        mirror: &Mirror,
+        claim: Claim<'_>,
+        branch: &str,
+        base: &str,
+        start: &str,
+    ) -> Result<Tree, GitError> {
         let Claim { task, phase, attempt, fence } = claim;
         // A phase's name may hold a slash; a folder's may not.
-        let name = format!("{task}-{}-{attempt}-{fence}", phase.replace(['/', '\\'], "-"));
+        let mut name = format!("{task}-{}-{attempt}-{fence}", phase.replace(['/', '\\'], "-"));
+        if let Some(part) = part {
+            name = format!("{name}-{part}");
+        }
         Tree::check_out(mirror, &self.dir.join("trees").join(name), branch, base, start).await
     }
 }

@@ -10,6 +10,7 @@ use indexmap::IndexMap;
 use refile_config::schema::{ProviderKind, ReviewerType};
 use refile_config::{Provider, Reviewer, Span};
 use refile_core::failure::FailureKind;
+use refile_core::panel::Rule;
 use refile_core::task::{Change, Review};
 use refile_core::verdict::{Format, VerdictKind, schema as schema_of};
 use refile_core::{Outcome, Task};
@@ -28,6 +29,11 @@ fn reviewer(kind: ReviewerType, script: &str) -> Reviewer {
         max_input_bytes: 100_000,
         timeout: Span::seconds(60),
         env: Vec::new(),
+        fallback_model: None,
+        members: Vec::new(),
+        rule: Rule::default(),
+        confidence: None,
+        other_model_than_coder: false,
     }
 }
 
@@ -48,6 +54,7 @@ async fn judged(
         previous_required_change: Some("Add a test."),
         name: "strict",
         reviewer,
+        reviewers: &IndexMap::new(),
         providers: &providers,
         client: &client,
     })

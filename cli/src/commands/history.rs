@@ -78,8 +78,12 @@ async fn print_attempt(attempt: &AttemptView, whole: Option<&Artifacts>) -> anyh
         print_artifact(whole, "output", gate.log.as_deref()).await?;
     }
     for review in &attempt.reviews {
-        print_review(review);
+        print_review(review, "review");
         print_artifact(whole, "reply", review.reply.as_deref()).await?;
+        for member in &review.members {
+            print_review(member, "  member: review");
+            print_artifact(whole, "reply", member.reply.as_deref()).await?;
+        }
     }
     if let Some(outcome) = attempt.outcome {
         let demand = attempt.required_change.as_ref().map(|r| format!(": {}", untrusted(r))).unwrap_or_default();
@@ -88,13 +92,13 @@ async fn print_attempt(attempt: &AttemptView, whole: Option<&Artifacts>) -> anyh
     Ok(())
 }
 
-fn print_review(review: &Review) {
+fn print_review(review: &Review, what: &str) {
     if let Some(failure) = &review.failure {
         let why = untrusted(&failure.to_string());
-        return output::line(format!("  review by {}: {why} (not charged)", review.reviewer));
+        return output::line(format!("  {what} by {}: {why} (not charged)", review.reviewer));
     }
     let verdict = &review.verdict;
-    output::line(format!("  review by {}: {} (confidence {:.2})", review.reviewer, verdict.verdict, verdict.conf));
+    output::line(format!("  {what} by {}: {} (confidence {:.2})", review.reviewer, verdict.verdict, verdict.conf));
     for line in untrusted(&verdict.critique).lines() {
         output::line(format!("    {line}"));
     }

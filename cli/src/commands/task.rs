@@ -5,6 +5,7 @@ use refile_coordinator::apply::apply;
 use refile_coordinator::{now, submission, view};
 use refile_core::decide::submission::{NewTask, Workflow};
 use refile_core::event::PersonDecision;
+use refile_core::task::Review;
 use refile_core::{Event, Queue, Task, TaskState};
 use refile_store::{Filter, Store};
 use serde_json::json;
@@ -110,11 +111,7 @@ async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Resu
             (_, []) => "passed".to_owned(),
             (_, failed) => format!("{} failed", failed.join(", ")),
         };
-        let reviews: Vec<&str> = attempt
-            .reviews
-            .iter()
-            .map(|r| r.failure.as_ref().map_or(r.verdict.verdict.as_str(), |f| f.kind.as_str()))
-            .collect();
+        let reviews: Vec<String> = attempt.reviews.iter().map(said).collect();
         table.add_row([
             attempt.number.to_string(),
             attempt.agent.clone(),
@@ -135,6 +132,16 @@ async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Resu
         ));
     }
     Ok(Ended::Done)
+}
+
+/// What came of a review in a word; of a panel also what its members said.
+fn said(review: &Review) -> String {
+    let word = |r: &Review| r.failure.as_ref().map_or(r.verdict.verdict.as_str(), |f| f.kind.as_str()).to_owned();
+    if review.members.is_empty() {
+        return word(review);
+    }
+    let members: Vec<String> = review.members.iter().map(|m| format!("{}: {}", m.reviewer, word(m))).collect();
+    format!("{} ({})", word(review), members.join(", "))
 }
 
 async fn diff(context: &Context, store: &dyn Store, arguments: &DiffArguments) -> anyhow::Result<Ended> {

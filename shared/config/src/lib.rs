@@ -5,8 +5,10 @@
 //! - [`load`](fn@load): flags over environment over file over defaults
 //! - [`show`]: where each value comes from
 //! - [`duration`]: `"30m"` as a value
+//! - [`threshold`]: `0.7` or `"q20"` as a value
 
 pub mod duration;
+pub mod threshold;
 pub mod schema;
 mod load;
 pub mod show;
@@ -14,3 +16,4 @@ pub mod show;
 pub use duration::Span;
 pub use load::{ConfigError, FILE_NAME, Override, load};
 pub use schema::{Agent, Config, Gate, Provider, Reviewer};
+pub use threshold::Threshold;

@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 
 use indexmap::IndexMap;
-use refile_core::policy::{Budget, ContinueFrom, OnExhausted, Policy};
+use refile_core::panel::Rule;
+use refile_core::policy::{self, Budget, ContinueFrom, OnExhausted, Policy};
 use refile_core::prompt::Carry;
 use refile_core::verdict::Format;
 use serde::{Deserialize, Serialize};
 
 use crate::duration::Span;
+use crate::threshold::Threshold;
 
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -273,6 +275,9 @@ pub struct Agent {
     /// Names of environment variables that it gets from the worker's environment.
     #[serde(default)]
     pub env: Vec<String>,
+    /// The model that it works with, for reviewers with `other_model_than_coder`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
 }
 
 /// The kinds of reviewers.
@@ -284,10 +289,14 @@ pub enum ReviewerType {
     Command,
     /// A model.
     Llm,
+    /// A person: a review is an escalation.
+    Human,
+    /// Several reviewers, whose opinions are made into one.
+    Panel,
 }
 
 /// A reviewer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reviewer {
     /// What it is.
@@ -302,9 +311,12 @@ pub struct Reviewer {
     /// Of an `llm`: the name of its provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// Of an `llm`: the model.
+    /// Of an `llm`: the model. A `command` may tell which one it calls, for `other_model_than_coder`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// Of an `llm`: the model that is asked where the first one refuses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback_model: Option<String>,
     /// Of an `llm`: what it should look at, beside the rules that every judge is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
@@ -320,14 +332,31 @@ pub struct Reviewer {
     /// Of a `command`: names of environment variables that it gets from the worker's environment.
     #[serde(default)]
     pub env: Vec<String>,
+    /// Of a `panel`: the reviewers that are asked, each a `command` or an `llm`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<String>,
+    /// Of a `panel`: how many members must approve: `any`, `majority` or `unanimous`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub rule: Rule,
+    /// Its own threshold: a number, or `"q20"` for one at which the lowest 20 % of its own recent confidences do not pass;
+    /// `policy.confidence` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<Threshold>,
+    /// It does not judge a change that was made by its own model, while there is another reviewer.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub other_model_than_coder: bool,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Reviewer {
     /// How it replies.
     pub fn format(&self) -> Format {
         self.format.unwrap_or(match self.kind {
-            ReviewerType::Command => Format::Text,
             ReviewerType::Llm => Format::Json,
+            ReviewerType::Command | ReviewerType::Human | ReviewerType::Panel => Format::Text,
         })
     }
 }
@@ -454,7 +483,7 @@ impl Config {
     pub fn policy(&self) -> Policy {
         let p = &self.policy;
         let first = |names: Option<&String>| vec![names.cloned().unwrap_or_else(|| "default".to_owned())];
-        let reviewers: Vec<String> = self.reviewers.keys().cloned().collect();
+        let reviewers = self.reviewers_in_turn();
         Policy {
             max_attempts: p.max_attempts,
             confidence: p.confidence,
@@ -473,9 +502,47 @@ impl Config {
                 wall_ms: p.budget.wall.map(Span::as_millis),
             },
             ladder: if p.ladder.is_empty() { first(self.agents.keys().next()) } else { p.ladder.clone() },
-            reviewers: if reviewers.is_empty() { first(None) } else { reviewers },
+            models: self.agents.iter().filter_map(|(name, a)| Some((name.clone(), a.model.clone()?))).collect(),
+            reviewers: if reviewers.is_empty() { Policy::default().reviewers } else { reviewers },
             ..Policy::default()
         }
+    }
+
+    /// The reviewers that are asked on their own, in order: the first one, and those that are no member of a panel.
+    fn reviewers_in_turn(&self) -> Vec<policy::Reviewer> {
+        let is_member = |name: &String| self.reviewers.values().any(|r| r.members.contains(name));
+        let in_turn = self.reviewers.iter().enumerate().filter(|(at, (name, _))| *at == 0 || !is_member(name));
+        in_turn
+            .map(|(_, (name, reviewer))| policy::Reviewer {
+                name: name.clone(),
+                confidence: reviewer.confidence.and_then(Threshold::number),
+                not_for: self.models_not_judged_by(name, reviewer),
+                is_person: reviewer.kind == ReviewerType::Human,
+            })
+            .collect()
+    }
+
+    /// The models whose changes a reviewer does not judge. What a panel or one of its members rules out is ruled out for
+    /// the panel.
+    fn models_not_judged_by(&self, name: &str, reviewer: &Reviewer) -> Vec<String> {
+        let asked = self.asked_by(name).filter(|(_, r)| r.other_model_than_coder || reviewer.other_model_than_coder);
+        asked.flat_map(|(_, r)| [&r.model, &r.fallback_model]).flatten().cloned().collect()
+    }
+
+    /// The reviewers that are asked where this one is: the members of a panel, or itself.
+    pub fn asked_by<'c>(&'c self, name: &'c str) -> impl Iterator<Item = (&'c String, &'c Reviewer)> {
+        let is_asked = move |one: &String| match self.reviewers.get(name) {
+            Some(panel) if panel.kind == ReviewerType::Panel => panel.members.contains(one),
+            _ => one == name,
+        };
+        self.reviewers.iter().filter(move |(one, _)| is_asked(one))
+    }
+
+    /// The reviewers whose thresholds follow their own recent confidences, each with the share in percent that does not
+    /// pass.
+    pub fn quantiles(&self) -> Vec<(&str, u8)> {
+        let quantile = |r: &Reviewer| r.confidence.and_then(Threshold::quantile);
+        self.reviewers.iter().filter_map(|(name, r)| Some((name.as_str(), quantile(r)?))).collect()
     }
 
     /// What is carried from one attempt into the next.

@@ -24,6 +24,7 @@ pub const METRICS: &[(&str, &[&str])] = &[
     ("task_attempts", &["workflow", "phase", "outcome", "attempts"]),
     ("reviews_total", &["reviewer", "verdict"]),
     ("review_failures_total", &["reviewer", "kind"]),
+    ("reviewer_labels_total", &["reviewer", "confidence", "result"]),
     ("agent_failures_total", &["agent", "kind"]),
     ("refiles_total", &["cause"]),
     ("repeated_rejections_total", &[]),

@@ -17,6 +17,7 @@
 //! - [`mod@decide`]: `decide(task, event, policy, now) -> Transition`, the heart of the product
 //! - [`prompt`]: the text that an attempt starts with; a rejection leads it
 //! - [`panel`]: several opinions made into one
+//! - [`calibration`]: reviewers' verdicts against what became of them
 //! - [`count`]: what is counted, as durable counters and gauges
 
 pub mod id;
@@ -30,6 +31,7 @@ pub mod policy;
 pub mod decide;
 pub mod prompt;
 pub mod panel;
+pub mod calibration;
 pub mod count;
 mod names;
 mod text;

@@ -5,12 +5,13 @@ use serde::{Deserialize, Serialize};
 use crate::verdict::{Verdict, VerdictKind};
 
 /// How many members of a panel must approve.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
     /// One approval is enough.
     Any,
     /// More than half of the members.
+    #[default]
     Majority,
     /// Every member.
     Unanimous,

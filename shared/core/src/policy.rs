@@ -1,5 +1,7 @@
 //! The limits that a fleet sets. Each budget is counted apart and each is bounded.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// What happens when the last attempt's change is rejected by a reviewer.
@@ -37,6 +39,38 @@ pub struct Budget {
     pub wall_ms: Option<u64>,
 }
 
+/// A reviewer, as far as decisions go.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reviewer {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Its own threshold, in place of [`Policy::confidence`].
+    pub confidence: Option<f64>,
+    /// Models whose changes it does not judge, since it is one of them.
+    pub not_for: Vec<String>,
+    /// It is a person: a review is an escalation.
+    pub is_person: bool,
+}
+
+impl From<&str> for Reviewer {
+    fn from(name: &str) -> Self {
+        Self { name: name.to_owned(), ..Self::default() }
+    }
+}
+
+impl Reviewer {
+    /// Whether it may judge what this model made.
+    fn may_judge(&self, model: Option<&str>) -> bool {
+        model.is_none_or(|model| !self.not_for.iter().any(|other| is_same_model(other, model)))
+    }
+}
+
+/// Whether two names are of one model: gateways put a path before the provider's own name.
+fn is_same_model(one: &str, other: &str) -> bool {
+    let own = |name: &str| name.rsplit('/').next().unwrap_or_default().trim().to_lowercase();
+    own(one) == own(other)
+}
+
 /// The rules by which [`crate::decide()`] decides.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
@@ -68,8 +102,10 @@ pub struct Policy {
     pub budget: Budget,
     /// Agents by attempt: the first makes the first attempt, each rejection goes one further.
     pub ladder: Vec<String>,
-    /// Reviewers in the order in which they are asked.
-    pub reviewers: Vec<String>,
+    /// The models of those agents that tell theirs, by the agent's name.
+    pub models: BTreeMap<String, String>,
+    /// Reviewers in the order in which they are asked; one that is only a member of a panel is not among them.
+    pub reviewers: Vec<Reviewer>,
 }
 
 impl Default for Policy {
@@ -89,7 +125,8 @@ impl Default for Policy {
             continue_from: ContinueFrom::Previous,
             budget: Budget::default(),
             ladder: vec!["default".to_owned()],
-            reviewers: vec!["default".to_owned()],
+            models: BTreeMap::new(),
+            reviewers: vec!["default".into()],
         }
     }
 }
@@ -116,17 +153,33 @@ impl Policy {
         self.agent(attempt) != self.agent(attempt + 1)
     }
 
-    /// The reviewer to ask after `opinions` others have spoken on the same attempt.
-    pub fn reviewer(&self, opinions: usize) -> &str {
-        match self.reviewers.len() {
-            0 => "default",
-            n => &self.reviewers[opinions % n],
-        }
+    /// The reviewer to ask about what this agent made, after these have been asked, and whether it may judge it.
+    ///
+    /// It is the one that was asked least often, the first of those, and never the one that was asked last where there is
+    /// another. Those that must not judge what the agent's model made are passed over while one is left that may.
+    pub fn next_reviewer(&self, agent: &str, asked: &[&str]) -> (&str, bool) {
+        let model = self.models.get(agent).map(String::as_str);
+        let may_judge = self.reviewers.iter().any(|r| r.may_judge(model));
+        let fitting = self.reviewers.iter().filter(|r| !may_judge || r.may_judge(model));
+        let order = |r: &&Reviewer| {
+            let times = asked.iter().filter(|name| **name == r.name).count();
+            (asked.last() == Some(&r.name.as_str()), times)
+        };
+        (fitting.min_by_key(order).map_or("default", |r| &r.name), may_judge || self.reviewers.is_empty())
     }
 
-    /// The reviewer who follows this one; the same where there is no other.
-    pub fn reviewer_after(&self, name: &str) -> &str {
-        self.reviewer(self.reviewers.iter().position(|r| r == name).map_or(0, |at| at + 1))
+    /// A reviewer's confidence must be strictly greater than this to count.
+    pub fn threshold(&self, reviewer: &str) -> f64 {
+        self.reviewer(reviewer).and_then(|r| r.confidence).unwrap_or(self.confidence)
+    }
+
+    /// Whether a reviewer is a person.
+    pub fn is_person(&self, reviewer: &str) -> bool {
+        self.reviewer(reviewer).is_some_and(|r| r.is_person)
+    }
+
+    fn reviewer(&self, name: &str) -> Option<&Reviewer> {
+        self.reviewers.iter().find(|r| r.name == name)
     }
 }
 
@@ -145,11 +198,46 @@ mod tests {
     }
 
     #[test]
-    fn reviewers_take_turns() {
-        let policy = Policy { reviewers: vec!["strict".into(), "kind".into()], ..Policy::default() };
-        assert_eq!(["strict", "kind", "gone"].map(|name| policy.reviewer_after(name)), ["kind", "strict", "strict"]);
-        assert_eq!(Policy::default().reviewer_after("default"), "default");
-        assert_eq!(Policy { reviewers: Vec::new(), ..policy }.reviewer_after("x"), "default");
+    fn the_next_reviewer_is_another_one_where_there_is_another() {
+        let policy = Policy { reviewers: ["a", "b", "c"].map(Reviewer::from).into(), ..Policy::default() };
+        for (asked, next) in [
+            (&[][..], "a"),
+            (&["a"], "b"),
+            (&["a", "b"], "c"),
+            (&["a", "b", "c"], "a"),
+            (&["b"], "a"),
+            (&["c", "b", "a"], "b"),
+            (&["b", "c", "c", "a"], "b"),
+            (&["gone"], "a"),
+        ] {
+            assert_eq!(policy.next_reviewer("fixer", asked), (next, true), "{asked:?}");
+        }
+        assert_eq!(Policy::default().next_reviewer("fixer", &["default"]), ("default", true));
+        assert_eq!(Policy { reviewers: Vec::new(), ..policy }.next_reviewer("fixer", &[]), ("default", true));
+    }
+
+    #[test]
+    fn nobody_judges_a_change_of_their_own_model_while_another_is_left() {
+        let but_not = |name: &str, model: &str| Reviewer { not_for: vec![model.to_owned()], ..name.into() };
+        let models = [("fixer", "lab/Large-2"), ("small", "small-1")];
+        let policy = Policy {
+            models: models.map(|(agent, model)| (agent.to_owned(), model.to_owned())).into(),
+            reviewers: vec![but_not("large", "large-2"), but_not("mini", "small-1"), "any".into()],
+            ..Policy::default()
+        };
+        assert_eq!(policy.next_reviewer("fixer", &[]), ("mini", true));
+        assert_eq!(policy.next_reviewer("fixer", &["mini", "any"]), ("mini", true));
+        assert_eq!(policy.next_reviewer("small", &["large"]), ("any", true));
+        assert_eq!(policy.next_reviewer("unknown", &[]), ("large", true));
+        let alone = Policy { reviewers: vec![but_not("large", "large-2")], ..policy };
+        assert_eq!(alone.next_reviewer("fixer", &[]), ("large", false));
+    }
+
+    #[test]
+    fn a_threshold_of_its_own_goes_before_the_policys() {
+        let sure = Reviewer { confidence: Some(0.8), ..Reviewer::from("sure") };
+        let policy = Policy { reviewers: vec![sure, "kind".into()], ..Policy::default() };
+        assert_eq!(["sure", "kind", "gone"].map(|name| policy.threshold(name)), [0.8, 0.6, 0.6]);
     }
 
     #[test]

@@ -5,9 +5,10 @@
 
 mod common;
 
-use common::Table;
+use common::{Table, World, effects};
 use refile_core::Policy;
-use refile_core::policy::OnExhausted;
+use refile_core::decide::What;
+use refile_core::policy::{OnExhausted, Reviewer};
 
 fn cap(max_attempts: u32, on_exhausted: OnExhausted) -> Policy {
     Policy { max_attempts, on_exhausted, ..Policy::default() }
@@ -234,6 +235,72 @@ fn a_review_that_fails_is_asked_for_again_with_backoff() {
         "landing #1, open: count reviews_total{default,approved}, enqueue land #1",
     );
     table.case("coded; retry 0; retry 0; retry 0; retry 0; approved 0.1", "retry 0", "reviewing #1, parked, escalated: count review_failures_total{default,malformed}, count escalations_total{reviewer_unavailable}");
+}
+
+#[test]
+fn each_reviewer_has_a_threshold_of_its_own() {
+    let sure = |name: &str, t| Reviewer { confidence: Some(t), ..name.into() };
+    let policy = Policy { reviewers: vec![sure("strict", 0.9), sure("kind", 0.2)], ..Policy::default() };
+    let mut table = Table::new(policy);
+    let to_kind = "reviewing #1, open: count reviews_total{strict,approved}, enqueue review #1 (kind)";
+    table.case("coded", "approved 0.9", to_kind);
+    table.case(
+        "coded; approved 0.9",
+        "approved 0.21",
+        "landing #1, open: count reviews_total{kind,approved}, enqueue land #1",
+    );
+}
+
+#[test]
+fn a_person_as_the_reviewer_is_an_escalation() {
+    let ann = || Reviewer { is_person: true, ..Reviewer::from("ann") };
+    let mut table = Table::new(Policy { reviewers: vec![ann()], ..Policy::default() });
+    table.case("", "coded", "reviewing #1, parked, escalated: count escalations_total{human_review}");
+    table.case(
+        "coded",
+        "person approve",
+        "landing #1, open: count escalation_decisions_total{approve}, enqueue land #1",
+    );
+    table.case(
+        "coded",
+        "person refile Add a test.",
+        "coding #2, open: count escalation_decisions_total{refile}, count refiles_total{person}, enqueue code #2",
+    );
+    table.case("coded", "person retry", "reviewing #1, parked, escalated: count escalation_decisions_total{retry}, count escalations_total{human_review}");
+    let mut table = Table::new(Policy { reviewers: vec!["judge".into(), ann()], ..Policy::default() });
+    table.case(
+        "coded",
+        "approved 0.6",
+        "reviewing #1, parked, escalated: count reviews_total{judge,approved}, count escalations_total{human_review}",
+    );
+}
+
+#[test]
+fn a_change_goes_past_a_reviewer_of_the_coders_model() {
+    let judge = Reviewer { not_for: vec!["m-1".into()], ..Reviewer::from("judge") };
+    let models = [("cheap".to_owned(), "m-1".to_owned()), ("strong".to_owned(), "m-2".to_owned())];
+    let policy = Policy {
+        ladder: vec!["cheap".into(), "strong".into()],
+        models: models.into(),
+        reviewers: vec![judge, "other".into()],
+        ..Policy::default()
+    };
+    let mut table = Table::new(policy.clone());
+    table.case("", "coded", "reviewing #1, open: enqueue review #1 (other)");
+    table.case(
+        "coded",
+        "approved 0.1",
+        "reviewing #1, open: count reviews_total{other,approved}, enqueue review #1 (other)",
+    );
+    table.case("coded; needs_changes 0.9", "coded", "reviewing #2, open: enqueue review #2 (judge)");
+    drop(table);
+    // Where there is no other, the review goes on and the event log says so.
+    let alone = Policy { reviewers: policy.reviewers[..1].to_vec(), ..policy };
+    let mut world = World::new(alone);
+    let done = world.must("coded");
+    assert_eq!(effects("change", &done), "enqueue review #1 (judge)");
+    let said = done.notices().find(|n| n.what == What::SameModel).map(|n| n.detail.clone());
+    assert_eq!(said.as_deref(), Some("judge judges what its own model made: there is no other reviewer for cheap"));
 }
 
 #[test]

@@ -97,12 +97,12 @@ fn a_person_decides() {
     table.case(
         "coded; needs_changes 0.9 Fix a.",
         "person approve",
-        "landing #1, open: count escalation_decisions_total{approve}, enqueue land #1",
+        "landing #1, open: count escalation_decisions_total{approve}, count reviewer_labels_total{default,0.9,wrong}, enqueue land #1",
     );
     table.case(
         "coded; needs_changes 0.9 Fix a.",
         "person refile Do b.",
-        "coding #2, open: count escalation_decisions_total{refile}, count refiles_total{person}, enqueue code #2",
+        "coding #2, open: count escalation_decisions_total{refile}, count reviewer_labels_total{default,0.9,right}, count refiles_total{person}, enqueue code #2",
     );
     table.case("coded; needs_changes 0.9 Fix a.", "person refile 0x Do b.", "refused: not allowed");
     table.case("coded; needs_changes 0.9 Fix a.", "person refile", "refused: not allowed");
@@ -111,7 +111,7 @@ fn a_person_decides() {
         "person retry",
         "reviewing #1, open: count escalation_decisions_total{retry}, enqueue review #1",
     );
-    table.case("coded; needs_changes 0.9 Fix a.", "person reject", "rejected #1, rejected: count escalation_decisions_total{reject}, count tasks_finished_total{rejected}, count task_attempts{change,change,rejected,1}");
+    table.case("coded; needs_changes 0.9 Fix a.", "person reject", "rejected #1, rejected: count escalation_decisions_total{reject}, count reviewer_labels_total{default,0.9,right}, count tasks_finished_total{rejected}, count task_attempts{change,change,rejected,1}");
     table.case(
         "coded; needs_changes 0.9 Fix a.; person refile 2x Do b.; coded",
         "needs_changes 0.9 Fix c.",

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use common::{World, effects, workflow};
-use refile_core::policy::{Budget, OnExhausted};
+use refile_core::policy::{Budget, OnExhausted, Reviewer};
 use refile_core::{Policy, Task};
 
 const BEGIN: &str = "<!-- state table: begin -->";
@@ -131,6 +131,15 @@ fn states() -> Vec<State> {
                 row("needs input", "", "", "build: asks"),
                 row("poisoned", "", "", "build: poison"),
                 row("cancelled", "", "", "cancel"),
+            ],
+        },
+        State {
+            name: "coding",
+            phases: "build",
+            before: "",
+            rows: vec![
+                row("coded, gates pass", "the reviewer is a person", "", "build: coded")
+                    .with(|p| p.reviewers = vec![Reviewer { is_person: true, ..Reviewer::from("ann") }]),
             ],
         },
         State {

@@ -64,6 +64,7 @@ metrics! {
     Fleet Gauge "attempt_bimodality" [] "Share of finished tasks that took one attempt times four times the share that took three or more: 1 where the fleet is split in halves, 0 where it is not.";
     Fleet Counter "reviews_total" ["reviewer", "verdict"] "Reviews that gave a verdict.";
     Fleet Counter "review_failures_total" ["reviewer", "kind"] "Reviews that failed; never charged to the coder.";
+    Fleet Counter "reviewer_labels_total" ["reviewer", "confidence", "result"] "Verdicts that people's decisions called right or wrong, by the tenth of confidence that they lie in.";
     Fleet Counter "agent_failures_total" ["agent", "kind"] "Runs of an agent that failed; never charged to the coder.";
     Fleet Counter "refiles_total" ["cause"] "Attempts started because the one before was rejected.";
     Fleet Counter "repeated_rejections_total" [] "Rejections that repeated the one before, or whose diff was the one before.";

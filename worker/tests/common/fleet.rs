@@ -22,6 +22,7 @@ pub fn agent(script: &str) -> Agent {
         prompt: PromptDelivery::default(),
         timeout: Span::seconds(60),
         env: Vec::new(),
+        model: None,
     }
 }
 

@@ -5,7 +5,7 @@ use super::{Refusal, Transition, What};
 use crate::failure::Failure;
 use crate::gate::{self, GateReport};
 use crate::policy::OnExhausted;
-use crate::task::{AttemptOutcome, Cause, Change, EscalationReason, Job, Queue, Rejection, Usage};
+use crate::task::{AttemptOutcome, Cause, Change, EscalationReason, Queue, Rejection, Usage};
 
 /// How a run of the agent went, whatever came of it.
 pub(super) struct Ran<'a> {
@@ -63,8 +63,8 @@ pub(super) fn coded(
             draft.refile(AttemptOutcome::NeedsChanges, led_by, on_exhausted)?;
         }
         _ => {
-            let reviewer = draft.policy.reviewer(0).to_owned();
-            draft.enqueue(Job::Review { reviewer }, 0);
+            let review = draft.next_review(&[])?;
+            draft.enqueue(review, 0);
         }
     }
     Ok(draft.done())

@@ -95,7 +95,20 @@ impl<'a> Draft<'a> {
         self.task.spent += usage;
     }
 
-    /// Gives the phase a job.
+    /// The review that comes next, after these reviewers have been asked. Says so where the reviewer has the coder's
+    /// model and should not judge its change: a review that is less worth is better than none.
+    pub(super) fn next_review(&mut self, asked: &[&str]) -> Result<Job, Refusal> {
+        let policy = self.policy;
+        let agent = &self.attempt()?.agent;
+        let (reviewer, may_judge) = policy.next_reviewer(agent, asked);
+        if !may_judge {
+            let why = format!("{reviewer} judges what its own model made: there is no other reviewer for {agent}");
+            self.notify(What::SameModel, why);
+        }
+        Ok(Job::Review { reviewer: reviewer.to_owned() })
+    }
+
+    /// Gives the phase a job. A review by a person is an escalation at once.
     pub(super) fn enqueue(&mut self, job: Job, delay_ms: u64) {
         let spends = !matches!(job, Job::Land);
         if spends && self.budget_is_spent() {
@@ -108,8 +121,16 @@ impl<'a> Draft<'a> {
             Queue::Review => PhaseState::Reviewing,
             Queue::Land => PhaseState::Landing,
         };
+        let policy = self.policy;
         let phase = self.phase_mut();
         phase.state = state;
+        if let Job::Review { reviewer } = &job
+            && policy.is_person(reviewer)
+        {
+            let detail = format!("{reviewer} is a person and reviews this change");
+            phase.job = Some(job);
+            return self.escalate(EscalationReason::HumanReview, detail);
+        }
         let effect = Effect::Enqueue {
             phase: phase.name.clone(),
             queue: job.queue(),

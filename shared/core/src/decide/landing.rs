@@ -6,7 +6,7 @@ use super::{Refusal, Transition, What};
 use crate::failure::{Failure, FailureKind};
 use crate::gate::GateReport;
 use crate::policy::OnExhausted;
-use crate::task::{AttemptOutcome, Cause, Change, EscalationReason, Job, Queue};
+use crate::task::{AttemptOutcome, Cause, Change, EscalationReason, Queue};
 
 /// The change is on the base branch.
 pub(super) fn landed(draft: Draft<'_>, commit: &str) -> Result<Transition, Refusal> {
@@ -26,7 +26,7 @@ pub(super) fn rebased(draft: Draft<'_>, change: &Change) -> Result<Transition, R
     // Bounded like every other landing that did not come about: a base that moves for ever must not loop for ever.
     let why = Failure::new(FailureKind::Repository, "the base moved and changed the diff");
     let tries = note_failure(&mut draft, &why)?;
-    let review = Job::Review { reviewer: draft.policy.reviewer(0).to_owned() };
+    let review = draft.next_review(&[])?;
     draft.phase_mut().approval = None;
     if tries >= draft.policy.max_land_failures as usize {
         // A person's `retry` must not land what nobody has reviewed.

@@ -82,6 +82,8 @@ names! {
         GateFailed = "gate_failed",
         /// The agent could not do its part; not charged.
         AgentFailed = "agent_failed",
+        /// The change goes to a reviewer that should not judge it, since there is no other.
+        SameModel = "same_model",
         /// A reviewer gave a verdict.
         Reviewed = "reviewed",
         /// A review failed; not charged.

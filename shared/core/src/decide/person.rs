@@ -2,6 +2,7 @@
 
 use super::draft::Draft;
 use super::{Refusal, Transition, What};
+use crate::calibration;
 use crate::event::{Actor, PersonDecision};
 use crate::gate;
 use crate::task::{AttemptOutcome, Cause, Decided, Forgiven, Job, PhaseState, Rejection, TaskState};
@@ -35,7 +36,15 @@ pub(super) fn decided(
     }
     found.decision =
         Some(Decided { by: by.to_owned(), at: now, decision: decision.clone(), note: note.map(str::to_owned) });
+    let found = found.clone();
     let (phase, job) = (found.phase.clone(), found.job.clone());
+    let labels: Vec<[String; 3]> = calibration::labelled(&draft.task, &found)
+        .into_iter()
+        .map(|(review, right)| {
+            let result = if right { "right" } else { "wrong" };
+            [review.reviewer.clone(), calibration::bin_label(review.verdict.conf), result.to_owned()]
+        })
+        .collect();
     if draft.task.state.is_final() {
         return not_allowed(format!("task {task} is {} and stays so; submit it again", draft.task.state));
     }
@@ -44,6 +53,9 @@ pub(super) fn decided(
         return not_allowed(format!("there is nothing left to decide: the phase `{phase}` is {}", draft.phase().state));
     }
     draft.count("escalation_decisions_total", &[decision.as_str()]);
+    for label in &labels {
+        draft.count("reviewer_labels_total", &label.each_ref().map(String::as_str));
+    }
     draft.notify(What::Decided, format!("{} by {by}", decision.as_str()));
     match decision {
         PersonDecision::Approve => approve(&mut draft, by)?,

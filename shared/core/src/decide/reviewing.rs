@@ -13,18 +13,26 @@ pub(super) fn reviewed(draft: Draft<'_>, review: &Review) -> Result<Transition, 
     let mut draft = draft.with_job_in(Queue::Review)?;
     let head = draft.attempt()?.change.as_ref().map(|c| c.head.clone()).unwrap_or_default();
     let mut review = Review { at: draft.now, ..review.clone() };
+    for member in &mut review.members {
+        member.at = draft.now;
+        member.verdict.conf = finite(member.verdict.conf);
+    }
     if let Some(why) = unusable(&draft, &review, &head) {
         review.failure = Some(Failure::new(FailureKind::Malformed, why));
     }
-    if !(0.0..=1.0).contains(&review.verdict.conf) {
-        // A record must be equal to itself and survive JSON, which has no NaN.
-        review.verdict.conf = 0.0;
-    }
+    review.verdict.conf = finite(review.verdict.conf);
     if review.failure.is_none() && review.verdict.verdict == VerdictKind::Retry {
         review.failure = Some(Failure::new(FailureKind::Malformed, "the reviewer asked to be asked again"));
     }
     draft.spend(review.usage);
     draft.attempt_mut()?.reviews.push(review.clone());
+    for member in &review.members {
+        // How it did is worth as much as that of one that is asked on its own.
+        match &member.failure {
+            Some(failure) => draft.count("review_failures_total", &[&member.reviewer, failure.kind.as_str()]),
+            None => draft.count("reviews_total", &[&member.reviewer, member.verdict.verdict.as_str()]),
+        }
+    }
     if let Some(failure) = review.failure.clone() {
         return failed(draft, &review, &failure, &head);
     }
@@ -36,7 +44,7 @@ pub(super) fn reviewed(draft: Draft<'_>, review: &Review) -> Result<Transition, 
     let rejection = Rejection { cause: Cause::Review, by: review.reviewer.clone(), required_change, critique };
     match verdict {
         VerdictKind::Escalate => draft.escalate(EscalationReason::ReviewerAsked, rejection.critique),
-        _ if conf <= draft.policy.confidence => low_confidence(&mut draft, &head)?,
+        _ if conf <= draft.policy.threshold(&rejection.by) => low_confidence(&mut draft, &head)?,
         VerdictKind::Approved => draft.approve(Actor::Reviewer(review.reviewer))?,
         VerdictKind::NeedsChanges => {
             let on_exhausted = on_exhausted(&draft);
@@ -51,6 +59,11 @@ pub(super) fn reviewed(draft: Draft<'_>, review: &Review) -> Result<Transition, 
         VerdictKind::Retry => {}
     }
     Ok(draft.done())
+}
+
+/// A confidence that a record can hold: one must be equal to itself and survive JSON, which has no NaN.
+fn finite(conf: f64) -> f64 {
+    if (0.0..=1.0).contains(&conf) { conf } else { 0.0 }
 }
 
 /// Why a verdict cannot be taken as one.
@@ -73,7 +86,7 @@ fn unusable(draft: &Draft<'_>, review: &Review, head: &str) -> Option<String> {
     if demands && verdict.required_change.trim().is_empty() {
         return Some(format!("`{}` needs a `required_change`", verdict.verdict));
     }
-    if verdict.verdict != VerdictKind::RetryPredecessor || verdict.conf <= draft.policy.confidence {
+    if verdict.verdict != VerdictKind::RetryPredecessor || verdict.conf <= draft.policy.threshold(&review.reviewer) {
         return None;
     }
     let name = review.verdict.phase.as_deref().unwrap_or_default();
@@ -99,8 +112,10 @@ fn failed(mut draft: Draft<'_>, review: &Review, failure: &Failure, head: &str) 
     }
     match failure.kind.behaviour() {
         Behaviour::OtherReviewer => {
-            let reviewer = draft.policy.reviewer_after(&review.reviewer).to_owned();
-            draft.phase_mut().job = Some(Job::Review { reviewer });
+            let asked: Vec<String> = on_this_head(&draft, head)?.map(|r| r.reviewer.clone()).collect();
+            let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
+            let next = draft.next_review(&asked)?;
+            draft.phase_mut().job = Some(next);
         }
         // Where the same reviewer is asked again, the wait heeds what the provider asked for. Pausing the provider and
         // stopping the pool are the worker's part; the re-ask was done within the review.
@@ -112,21 +127,24 @@ fn failed(mut draft: Draft<'_>, review: &Review, failure: &Failure, head: &str) 
 
 /// The opinion was given with too little confidence to count: another reviewer is asked, and at last a person.
 fn low_confidence(draft: &mut Draft<'_>, head: &str) -> Result<(), Refusal> {
-    let opinions: Vec<String> = on_this_head(draft, head)?
+    let (asked, opinions): (Vec<String>, Vec<String>) = on_this_head(draft, head)?
         .filter(|r| r.failure.is_none())
         .map(|r| {
             let v = &r.verdict;
-            format!("{}: {} (conf {:.2}) {} {}", r.reviewer, v.verdict, v.conf, v.required_change, v.critique)
-                .trim_end()
-                .to_owned()
+            let said =
+                format!("{}: {} (conf {:.2}) {} {}", r.reviewer, v.verdict, v.conf, v.required_change, v.critique);
+            (r.reviewer.clone(), said.trim_end().to_owned())
         })
-        .collect();
+        .unzip();
     if opinions.len() >= draft.policy.max_reviews as usize {
         draft.escalate(EscalationReason::LowConfidence, opinions.join("\n"));
     } else {
-        let reviewer = draft.policy.reviewer(opinions.len()).to_owned();
-        draft.notify(What::Requeued, format!("to {reviewer}: the confidence was too low"));
-        draft.enqueue(Job::Review { reviewer }, 0);
+        let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
+        let review = draft.next_review(&asked)?;
+        if let Job::Review { reviewer } = &review {
+            draft.notify(What::Requeued, format!("to {reviewer}: the confidence was too low"));
+        }
+        draft.enqueue(review, 0);
     }
     Ok(())
 }

@@ -89,6 +89,8 @@ names! {
         ReviewerUnavailable = "reviewer_unavailable",
         /// The reviewer asked for a person.
         ReviewerAsked = "reviewer_asked",
+        /// The reviewer is a person.
+        HumanReview = "human_review",
         /// The coder's agent could not be run.
         CoderUnavailable = "coder_unavailable",
         /// The coder declined, or asked a question.

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use refile_core::decide::submission::Workflow;
-use refile_core::policy::{Budget, OnExhausted};
+use refile_core::policy::{Budget, OnExhausted, Reviewer};
 use refile_core::task::PhaseLimits;
 use refile_core::{Effect, Event, Job, Policy, Task};
 
@@ -106,7 +106,8 @@ pub(crate) fn on_exhausted() -> impl Strategy<Value = OnExhausted> {
 
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {
     let ladder = prop::sample::select(vec![vec!["a"], vec!["a", "b"], vec!["a", "b", "c"]]);
-    let reviewers = prop::sample::select(vec![vec!["r"], vec!["r", "s"]]);
+    let ann = || Reviewer { is_person: true, ..Reviewer::from("ann") };
+    let reviewers = prop::sample::select(vec![vec!["r".into()], vec!["r".into(), "s".into()], vec!["r".into(), ann()]]);
     let budget = prop_oneof![Just(None), (1_u64..1_500).prop_map(Some)];
     let tries = (1_u32..4, 1_u32..4, 1_u32..4, 1_u32..4, 1_u32..4, 0_u32..3);
     (tries, on_exhausted(), ladder, reviewers, budget).prop_map(|(tries, on_exhausted, ladder, reviewers, tokens)| {
@@ -119,7 +120,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             max_predecessor_retries: tries.5,
             on_exhausted,
             ladder: ladder.into_iter().map(str::to_owned).collect(),
-            reviewers: reviewers.into_iter().map(str::to_owned).collect(),
+            reviewers,
             budget: Budget { tokens, ..Budget::default() },
             ..Policy::default()
         }
