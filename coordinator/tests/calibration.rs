@@ -4,8 +4,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use refile_config::Config;
+use refile_coordinator::Coordinator;
 use refile_coordinator::apply::apply;
 use refile_coordinator::calibration::{Resolved, resolve, walk};
 use refile_coordinator::submission::{TaskRequest, read, submit};
@@ -13,10 +15,14 @@ use refile_core::calibration::{Sample, calibrate};
 use refile_core::event::PersonDecision;
 use refile_core::task::{Change, Review, Usage};
 use refile_core::verdict::{Verdict, VerdictKind};
-use refile_core::{Event, Outcome, Task, TaskId, Timestamp};
-use refile_store::{SqliteStore, Store};
+use refile_core::{Event, Outcome, PhaseState, Queue, Task, TaskId, Timestamp};
+use refile_store::{ClaimRequest, Report, SqliteStore, Store};
+use refile_telemetry::{Health, Metrics};
+use tokio_util::sync::CancellationToken;
 
 const DAY: u64 = 86_400_000;
+/// How long anything here may take.
+const DEADLINE: Duration = Duration::from_secs(30);
 
 struct Place {
     _dir: tempfile::TempDir,
@@ -40,11 +46,14 @@ impl Place {
         apply(self.store.as_ref(), &self.config.policy(), id, &event).await.unwrap()
     }
 
-    /// A task whose first attempt gets this verdict from the reviewer whose turn it is.
-    async fn judged(&self, title: &str, verdict: VerdictKind, conf: f64) -> TaskId {
+    async fn submitted(&self, title: &str) -> TaskId {
         let request = TaskRequest { title: title.into(), ..TaskRequest::default() };
         let new = read(request, &self.config).unwrap();
-        let id = submit(self.store.as_ref(), &self.config, vec![new]).await.unwrap().remove(0).id;
+        submit(self.store.as_ref(), &self.config, vec![new]).await.unwrap().remove(0).id
+    }
+
+    /// Its first attempt leaves a change.
+    async fn coded(&self, id: &TaskId) {
         let change = Change {
             branch: format!("refile/{id}"),
             base_commit: "base".into(),
@@ -61,21 +70,14 @@ impl Place {
             transcript: None,
             usage: Usage::default(),
         };
-        self.happens(&id, coded).await;
-        let verdict =
-            Verdict { verdict, required_change: "Add a test.".into(), critique: String::new(), conf, phase: None };
-        let review = Review {
-            reviewer: "judge".into(),
-            at: Timestamp(0),
-            head: format!("head of {id}"),
-            verdict,
-            failure: None,
-            reply: None,
-            prompt_digest: None,
-            usage: Usage::default(),
-            members: Vec::new(),
-        };
-        self.happens(&id, Outcome::Reviewed(review)).await;
+        self.happens(id, coded).await;
+    }
+
+    /// A task whose first attempt gets this verdict from the judge.
+    async fn judged(&self, title: &str, verdict: VerdictKind, conf: f64) -> TaskId {
+        let id = self.submitted(title).await;
+        self.coded(&id).await;
+        self.happens(&id, Outcome::Reviewed(review(&id, verdict, conf))).await;
         id
     }
 
@@ -86,6 +88,22 @@ impl Place {
 
     async fn resolved(&self) -> Resolved {
         resolve(self.store.as_ref(), &self.config).await.unwrap()
+    }
+}
+
+fn review(task: &TaskId, verdict: VerdictKind, conf: f64) -> Review {
+    let verdict =
+        Verdict { verdict, required_change: "Add a test.".into(), critique: String::new(), conf, phase: None };
+    Review {
+        reviewer: "judge".into(),
+        at: Timestamp(0),
+        head: format!("head of {task}"),
+        verdict,
+        failure: None,
+        reply: None,
+        prompt_digest: None,
+        usage: Usage::default(),
+        members: Vec::new(),
     }
 }
 
@@ -107,6 +125,51 @@ async fn a_threshold_follows_recent_confidences_once_there_are_enough() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn outcomes_are_decided_by_the_threshold_of_the_moment() {
+    let place = Place::new(QUANTILE);
+    for n in 1..=20 {
+        place.judged("t", VerdictKind::Approved, f64::from(n) / 20.0).await;
+    }
+    let one = place.submitted("one").await;
+    place.coded(&one).await;
+    let request = ClaimRequest {
+        queues: vec![Queue::Review],
+        owner: "worker".into(),
+        max: 100,
+        lease: DEADLINE,
+        wait: DEADLINE,
+        limits: Arc::default(),
+    };
+    let claims = place.store.claim(&request).await.unwrap();
+    let lease = claims.into_iter().find(|c| c.task.id == one).unwrap().lease;
+    // The policy's own threshold is 0.6.
+    let outcome = Outcome::Reviewed(review(&one, VerdictKind::Approved, 0.3));
+    place.store.report(&[Report { lease, outcome }]).await.unwrap();
+
+    let shutdown = CancellationToken::new();
+    let coordinator = Coordinator {
+        store: place.store.clone(),
+        config: Arc::new(place.config.clone()),
+        metrics: Metrics::new().unwrap(),
+        health: Health::default(),
+        name: "coordinator".into(),
+    };
+    let running = tokio::spawn(coordinator.run(None, shutdown.clone()));
+    let since = Instant::now();
+    let state = loop {
+        let task = place.store.tasks(std::slice::from_ref(&one)).await.unwrap().remove(0).unwrap().task;
+        if !task.phases[0].attempts[0].reviews.is_empty() {
+            break task.phases[0].state;
+        }
+        assert!(since.elapsed() < DEADLINE, "nobody decided");
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(state, PhaseState::Landing);
+    shutdown.cancel();
+    tokio::time::timeout(DEADLINE, running).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn only_the_newest_confidences_count() {
     let place = Place::new(QUANTILE);
     for n in 0..210 {
@@ -118,7 +181,8 @@ async fn only_the_newest_confidences_count() {
     for _ in 0..80 {
         place.judged("t", VerdictKind::Approved, 0.9).await;
     }
-    assert_eq!(place.resolved().await.policy.threshold("judge"), 0.1);
+    let Resolved { policy, too_few } = place.resolved().await;
+    assert_eq!((policy.threshold("judge"), too_few), (0.1, vec![]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

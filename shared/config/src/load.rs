@@ -440,7 +440,7 @@ mod tests {
         let of_c = |config: &Config| config.policy().threshold("c");
         assert_eq!((of_c(&load("0.75")), load("0.75").quantiles()), (0.75, vec![]));
         assert_eq!((of_c(&load("\"q20\"")), load("\"q20\"").quantiles()), (0.6, vec![("c", 20)]));
-        assert_eq!(of_c(&load("0")), 0.0);
+        assert_eq!((of_c(&load("0")), load("0").quantiles()), (0.0, vec![]));
         for bad in ["1.0", "-0.1", "\"q0\"", "\"q100\"", "\"20\"", "\"0.7\""] {
             check_error(&text(bad), &["line", "less than 1", "q20"]);
         }

@@ -42,10 +42,10 @@ impl Mirror {
         }
         let format = format!("--format=%(trailers:key={key},valueonly=true,separator=%x09)");
         let args = ["log", "-z", "--no-walk=unsorted", "--ignore-missing", "--stdin", &format];
-        let ids: String = reverted.iter().map(|id| format!("{id}\n")).collect();
-        if ids.is_empty() {
-            return Ok(BTreeSet::new());
+        if reverted.is_empty() {
+            return Ok(reverted);
         }
+        let ids = reverted.into_iter().collect::<Vec<_>>().join("\n");
         let found = self.git().with_input(&args, ids.into_bytes(), &[0]).await?.entries();
         Ok(found.iter().flat_map(|e| e.split('\t')).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty()).collect())
     }
