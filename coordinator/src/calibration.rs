@@ -17,8 +17,9 @@ use crate::view::shown;
 
 /// How often thresholds are looked at anew.
 const EVERY: Duration = Duration::from_mins(1);
-/// So many of the newest tasks are looked through for recent confidences.
-const RECENT_TASKS: usize = 500;
+/// So many of the newest tasks are looked through for recent confidences: of those that go on, and of the others. A long
+/// queue of tasks that nobody has judged yet must not hide those that were.
+const RECENT_TASKS: usize = 250;
 /// So many of a reviewer's newest confidences count.
 const RECENT: usize = 200;
 /// Tasks that are read from the store at a time.
@@ -43,7 +44,7 @@ pub async fn resolve(store: &dyn Store, config: &Config) -> Result<Resolved, Sto
         return Ok(Resolved { policy, too_few });
     }
     let mut recent: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for task in &store.list(&Filter::default(), None, RECENT_TASKS).await?.tasks {
+    for task in &newest(store).await? {
         for sample in samples(task, Fate::Unknown).iter().rev() {
             let of_one = recent.entry(sample.reviewer.clone()).or_default();
             if of_one.len() < RECENT {
@@ -60,6 +61,19 @@ pub async fn resolve(store: &dyn Store, config: &Config) -> Result<Resolved, Sto
         }
     }
     Ok(Resolved { policy, too_few })
+}
+
+/// The tasks that changed last, newest first.
+async fn newest(store: &dyn Store) -> Result<Vec<Task>, StoreError> {
+    let (going_on, others): (Vec<TaskState>, Vec<TaskState>) =
+        TaskState::ALL.iter().partition(|s| **s == TaskState::Open);
+    let mut tasks = Vec::new();
+    for states in [going_on, others] {
+        let filter = Filter { states, ..Filter::default() };
+        tasks.extend(store.list(&filter, None, RECENT_TASKS).await?.tasks);
+    }
+    tasks.sort_by_key(|task| std::cmp::Reverse(task.updated_at));
+    Ok(tasks)
 }
 
 /// The rules of the moment, for all who decide.
