@@ -116,6 +116,7 @@ impl<'a> Rules<'a> {
             };
         for reviewer in &policy.reviewers {
             let (name, to) = (&reviewer.name, policy.threshold(&reviewer.name));
+            self.coordinator.metrics.reviewer_threshold.with_label_values(&[name]).set(to);
             let from = self.current.borrow().threshold(name);
             if (from - to).abs() > f64::EPSILON {
                 tracing::info!(reviewer = name, from, to, "the threshold follows recent confidences");

@@ -154,6 +154,7 @@ async fn outcomes_are_decided_by_the_threshold_of_the_moment() {
         health: Health::default(),
         name: "coordinator".into(),
     };
+    let shown = coordinator.metrics.reviewer_threshold.clone();
     let running = tokio::spawn(coordinator.run(None, shutdown.clone()));
     let since = Instant::now();
     let state = loop {
@@ -165,6 +166,8 @@ async fn outcomes_are_decided_by_the_threshold_of_the_moment() {
         tokio::task::yield_now().await;
     };
     assert_eq!(state, PhaseState::Landing);
+    let shown = |reviewer: &str| shown.with_label_values(&[reviewer]).get();
+    assert_eq!((shown("judge"), shown("other")), (0.2, 0.6));
     shutdown.cancel();
     tokio::time::timeout(DEADLINE, running).await.unwrap().unwrap();
 }
