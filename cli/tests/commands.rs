@@ -339,6 +339,7 @@ fn every_command_says_what_it_does() {
         (&["provider", "list"], "what is paused of each"),
         (&["provider", "pause"], "Leave a provider alone"),
         (&["provider", "resume"], "End the pauses"),
+        (&["calibration"], "what turned out to be right"),
         (&["config", "show"], "where it comes from"),
         (&["partitions"], "how many partitions"),
         (&["bench"], "how fast the queue is"),

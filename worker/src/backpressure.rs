@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use refile_config::{Config, Provider};
+use refile_config::{Config, Provider, Reviewer};
 use refile_core::Timestamp;
 use refile_core::failure::{Behaviour, Failure, FailureKind, Scope};
 use refile_store::{Draw, Limits, Pause, PauseTarget, Paused, ProviderPart, Result, Store};
@@ -94,9 +94,12 @@ impl Backpressure {
             let provider = reviewer.provider.as_ref()?;
             Some(part(provider, config.providers.get(provider)?, reviewer.model.as_ref()?))
         };
-        let calls =
-            config.reviewers.keys().map(|name| (format!("reviewer:{name}"), called(name).into_iter().collect()));
-        let calls = calls.filter(|(_, parts): &(String, Vec<ProviderPart>)| !parts.is_empty()).collect();
+        // A panel waits until all of its members can be asked.
+        let parts = |(name, reviewer): (&String, &Reviewer)| {
+            let asked = std::iter::once(name).chain(&reviewer.members);
+            (format!("reviewer:{name}"), asked.filter_map(called).collect::<Vec<_>>())
+        };
+        let calls = config.reviewers.iter().map(parts).filter(|(_, parts)| !parts.is_empty()).collect();
         Self { store, config, base, calls, gates: Mutex::default() }
     }
 
