@@ -7,8 +7,9 @@ use refile_config::Config;
 use refile_coordinator::Coordinator;
 use refile_core::TaskState;
 use refile_core::count::Count;
+use refile_core::failure::Failure;
 use refile_store::artifacts::Artifacts;
-use refile_store::{Stats, Store, StoreError};
+use refile_store::{Stats, Store};
 use refile_telemetry::{Health, Metrics, process};
 use refile_worker::llm::Client;
 use refile_worker::pool;
@@ -25,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// A fleet that runs.
 pub(crate) struct Fleet {
     store: Arc<dyn Store>,
-    parts: JoinSet<()>,
+    parts: JoinSet<Result<(), Failure>>,
     shutdown: CancellationToken,
 }
 
@@ -78,9 +79,20 @@ impl Fleet {
         let (coder, reviewer) =
             (worker(Role::Coder, config.workers.coders)?, worker(Role::Reviewer, config.workers.reviewers)?);
         let mut running = JoinSet::new();
-        running.spawn(coordinator.run(listener, shutdown.clone()));
-        running.spawn(pool::run(Arc::new(coder.pool()), shutdown.clone()));
-        running.spawn(pool::run(Arc::new(reviewer.pool()), shutdown.clone()));
+        let coordinating = coordinator.run(listener, shutdown.clone());
+        running.spawn(async {
+            coordinating.await;
+            Ok(())
+        });
+        for worker in [coder, reviewer] {
+            let shutdown = shutdown.clone();
+            running.spawn(async move {
+                let ended = pool::run(Arc::new(worker.pool()), shutdown.clone()).await;
+                // A fleet without one of its parts would wait for ever.
+                shutdown.cancel();
+                ended
+            });
+        }
         Ok((Self { store, parts: running, shutdown }, address))
     }
 
@@ -96,15 +108,21 @@ impl Fleet {
         }
     }
 
-    /// Stops every part and waits for its end.
-    pub(crate) async fn stop(mut self) -> Result<Stats, StoreError> {
+    /// Stops every part and waits for its end. Fails where a part had ended by itself.
+    pub(crate) async fn stop(mut self) -> anyhow::Result<Stats> {
         self.shutdown.cancel();
+        let mut failed = None;
         while let Some(ended) = self.parts.join_next().await {
-            if let Err(error) = ended {
-                tracing::error!(%error, "a part of the fleet broke down");
+            match ended {
+                Ok(Ok(())) => {}
+                Ok(Err(failure)) => failed = Some(failure),
+                Err(error) => tracing::error!(%error, "a part of the fleet broke down"),
             }
         }
-        self.store.stats().await
+        match failed {
+            Some(failure) => Err(failure.into()),
+            None => Ok(self.store.stats().await?),
+        }
     }
 }
 

@@ -2,25 +2,26 @@
 //!
 //! # Layout
 //! - [`classify`]: one table from what a provider says to the kind of failure
-//! - `anthropic`, `openai`: the two wire formats
+//! - `wire`: the wire formats, one file each
 //!
 //! A TLS provider must be installed before a [`Client`] is made; binaries do that first thing in `main`.
 
 pub mod classify;
-mod anthropic;
-mod openai;
+mod wire;
 
+use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use async_trait::async_trait;
 use refile_config::Provider;
-use refile_config::schema::ProviderKind;
-use refile_core::failure::{Failure, FailureKind};
+use refile_core::failure::{Failure, FailureKind, Scope};
 use refile_core::task::Usage;
 use refile_telemetry::Metrics;
-use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-use classify::Trouble;
+use classify::{Trouble, error_in};
+use wire::Read;
 
 /// The longest reply that is read, in bytes.
 const MAX_REPLY: usize = 8 << 20;
@@ -58,6 +59,8 @@ pub struct Question<'a> {
     pub max_tokens: u32,
     /// How long it may take.
     pub timeout: Duration,
+    /// What the answer must look like: a JSON schema, for providers that can hold a model to one.
+    pub schema: Option<&'a Value>,
 }
 
 /// What came of a question.
@@ -69,11 +72,24 @@ pub struct Answer {
     pub usage: Usage,
 }
 
-/// What a wire format makes of a reply.
-struct Read {
-    text: Result<String, Failure>,
-    input_tokens: u64,
-    output_tokens: u64,
+/// A call to a model, as whoever lets it through sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    /// The provider's name.
+    pub provider: &'a str,
+    /// The model.
+    pub model: &'a str,
+    /// About how many tokens it takes: a quarter of its bytes, and the longest answer.
+    pub tokens: u64,
+}
+
+/// Lets calls through, for the whole fleet.
+#[async_trait]
+pub trait Turnstile: Debug + Send + Sync {
+    /// Waits until the call may be made; a failure where that would take too long.
+    async fn enter(&self, call: &Call<'_>) -> Result<(), Failure>;
+    /// Is told what came of a call that was let through.
+    async fn left(&self, call: &Call<'_>, failure: Option<&Failure>);
 }
 
 /// The client. Cheap to clone.
@@ -81,6 +97,7 @@ struct Read {
 pub struct Client {
     http: reqwest::Client,
     metrics: Option<Metrics>,
+    turnstile: Option<Arc<dyn Turnstile>>,
 }
 
 impl Client {
@@ -92,7 +109,7 @@ impl Client {
             .connect_timeout(Duration::from_secs(20))
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .map(|http| Self { http, metrics: None })
+            .map(|http| Self { http, metrics: None, turnstile: None })
             .map_err(|error| Failure::new(FailureKind::Configuration, format!("no HTTP client can be made: {error}")))
     }
 
@@ -102,16 +119,37 @@ impl Client {
         Self { metrics: Some(metrics.clone()), ..self }
     }
 
-    /// Asks a model.
+    /// The same client, whose calls are let through one by one.
+    #[must_use]
+    pub fn behind(self, turnstile: Arc<dyn Turnstile>) -> Self {
+        Self { turnstile: Some(turnstile), ..self }
+    }
+
+    /// Asks a model, where it may be asked.
     pub async fn ask(&self, provider: &Provider, question: &Question<'_>) -> Answer {
+        let Some(turnstile) = &self.turnstile else { return self.call(provider, question).await };
+        let bytes = question.system.len() + question.messages.iter().map(|m| m.text.len()).sum::<usize>();
+        let tokens = bytes as u64 / 4 + u64::from(question.max_tokens);
+        let call = Call { provider: question.provider, model: question.model, tokens };
+        if let Err(failure) = turnstile.enter(&call).await {
+            return Answer { text: Err(failure), usage: Usage::default() };
+        }
+        let answer = self.call(provider, question).await;
+        turnstile.left(&call, answer.text.as_ref().err()).await;
+        answer
+    }
+
+    async fn call(&self, provider: &Provider, question: &Question<'_>) -> Answer {
         let started = Instant::now();
-        let read = match self.exchange(provider, question).await {
-            Ok(reply) => match provider.kind {
-                ProviderKind::Anthropic => anthropic::read(&reply),
-                ProviderKind::Openai => openai::read(&reply),
-            },
-            Err(failure) => Read { text: Err(failure), input_tokens: 0, output_tokens: 0 },
+        let key = key(provider);
+        let read = match &key {
+            Ok(key) => self.exchange(provider, question, key.as_deref()).await,
+            Err(missing) => Err(missing.clone()),
         };
+        let mut read = read.unwrap_or_else(|failure| Read { text: Err(failure), input_tokens: 0, output_tokens: 0 });
+        if let (Err(failure), Ok(Some(key))) = (&mut read.text, &key) {
+            failure.detail = failure.detail.replace(key.as_str(), "[key]");
+        }
         let usage = Usage {
             input_tokens: read.input_tokens,
             output_tokens: read.output_tokens,
@@ -125,48 +163,32 @@ impl Client {
         answer
     }
 
-    /// One request, and the object that came back.
-    async fn exchange(&self, provider: &Provider, question: &Question<'_>) -> Result<Value, Failure> {
-        let key = key(provider)?;
-        let url = endpoint(
-            provider.base_url(),
-            match provider.kind {
-                ProviderKind::Anthropic => anthropic::PATH,
-                ProviderKind::Openai => openai::PATH,
-            },
-        );
-        let request = self.http.post(url).timeout(question.timeout);
-        let request = match provider.kind {
-            ProviderKind::Anthropic => anthropic::write(request, question, key.as_deref()),
-            ProviderKind::Openai => openai::write(request, question, key.as_deref(), provider.base_url()),
-        };
-        let mut response = request.send().await.map_err(|error| lost(&error, question))?;
+    /// One request, and what came back.
+    async fn exchange(&self, provider: &Provider, question: &Question<'_>, key: Option<&str>) -> Result<Read, Failure> {
+        let schema = question.schema.filter(|_| provider.structured());
+        let request = wire::request(&self.http, provider, &Question { schema, ..*question }, key);
+        let mut response = request.timeout(question.timeout).send().await.map_err(|error| lost(&error, question))?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| lost(&error, question))? {
             body.extend_from_slice(&chunk);
             if body.len() > MAX_REPLY {
-                return Err(Failure::new(
-                    FailureKind::Malformed,
-                    format!("the reply is longer than {MAX_REPLY} bytes"),
-                ));
+                let detail = format!("the reply is longer than {MAX_REPLY} bytes");
+                return Err(Failure::new(FailureKind::Malformed, detail));
             }
         }
-        let failed = |body: &[u8]| {
-            let mut failure = Trouble::of(status, body).failure(retry_after_ms(&headers));
-            if let Some(key) = &key {
-                failure.detail = failure.detail.replace(key.as_str(), "[key]");
-            }
-            failure
+        let failed = || {
+            let headers = headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            Trouble::of(status, headers, &body).failure(now)
         };
         if !(200..300).contains(&status) {
-            return Err(failed(&body));
+            return Err(failed());
         }
         let reply: Value = serde_json::from_slice(&body).map_err(|error| {
             Failure::new(FailureKind::Malformed, format!("the provider's reply is not JSON: {error}"))
         })?;
-        let is_error = reply.get("error").is_some_and(|e| !e.is_null());
-        if is_error { Err(failed(&body)) } else { Ok(reply) }
+        if error_in(&reply).is_some() { Err(failed()) } else { Ok(wire::read(provider.kind, &reply)) }
     }
 }
 
@@ -182,21 +204,16 @@ fn count(metrics: &Metrics, question: &Question<'_>, answer: &Answer) {
 }
 
 /// The key from the environment variable that the provider names.
-fn key(provider: &Provider) -> Result<Option<String>, Failure> {
+pub fn key(provider: &Provider) -> Result<Option<String>, Failure> {
     let Some(name) = &provider.api_key_env else { return Ok(None) };
     match std::env::var(name) {
         Ok(key) if !key.trim().is_empty() => Ok(Some(key.trim().to_owned())),
-        _ => Err(Failure::new(
-            FailureKind::Auth,
-            format!("the environment variable {name} holds no key; set it for the process that asks the model"),
-        )),
+        _ => {
+            let detail =
+                format!("the environment variable {name} holds no key; set it for the process that asks the model");
+            Err(Failure { scope: Scope::Key, ..Failure::new(FailureKind::Auth, detail) })
+        }
     }
-}
-
-/// The address of a method. The base may or may not end with `/v1`.
-fn endpoint(base: &str, path: &str) -> String {
-    let base = base.trim_end_matches('/');
-    format!("{}/v1/{path}", base.strip_suffix("/v1").unwrap_or(base))
 }
 
 /// The failure of a request that got no whole answer.
@@ -214,27 +231,4 @@ fn lost(error: &reqwest::Error, question: &Question<'_>) -> Failure {
         cause = inner.source();
     }
     Failure::new(kind, detail)
-}
-
-/// How long the provider asks to be left alone.
-fn retry_after_ms(headers: &HeaderMap) -> Option<u64> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    if let Some(ms) = text("retry-after-ms").and_then(|t| t.trim().parse::<f64>().ok()) {
-        return classify::wait_ms(ms);
-    }
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    classify::retry_after(text("retry-after")?, now)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_base_address_may_name_the_version() {
-        for base in ["http://h", "http://h/", "http://h/v1", "http://h/v1/"] {
-            assert_eq!(endpoint(base, "messages"), "http://h/v1/messages");
-        }
-        assert_eq!(endpoint("http://h/proxy/v1/", "x"), "http://h/proxy/v1/x");
-    }
 }

@@ -14,19 +14,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use refile_core::failure::{Behaviour, Failure, Scope};
 use refile_core::{Outcome, Queue};
-use refile_store::{Claim, ClaimRequest, Lease, Limits, Report, Store};
+use refile_store::{Claim, ClaimRequest, Lease, Report, Store};
 use refile_telemetry::{Health, Metrics};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::backpressure::{Room, is_pausing};
 use crate::worker::Role;
 use heartbeats::{heartbeats, presence};
 use reports::{Finished, Held, reports};
 
-/// How long a call to the store waits for a job.
-const WAIT: Duration = Duration::from_secs(2);
 /// The pause after the store did not answer.
 const AWAY: Duration = Duration::from_millis(500);
 /// How long a claim that is under way at the shutdown may take to answer: what it claimed is given back at once and not
@@ -36,6 +36,9 @@ const LAST_CLAIM: Duration = Duration::from_millis(100);
 /// What is done with a claimed job.
 #[async_trait]
 pub trait Execute: Send + Sync {
+    /// What may be claimed now. Asked before each claim.
+    async fn room(&self) -> Room;
+
     /// Does the job. Whatever goes wrong is an outcome too. It is dropped when the lease is lost.
     async fn execute(&self, claim: &Claim) -> Outcome;
 }
@@ -56,8 +59,6 @@ pub struct Pool {
     pub queues: Vec<Queue>,
     /// Jobs at once.
     pub concurrency: usize,
-    /// How many jobs may run at once in the whole fleet.
-    pub limits: Arc<Limits>,
     /// How long a claim holds without a heartbeat.
     pub lease: Duration,
     /// How long running jobs may go on after the shutdown.
@@ -70,7 +71,11 @@ pub struct Pool {
 type Running = Arc<Mutex<HashMap<Lease, CancellationToken>>>;
 
 /// Works until `shutdown`; then running jobs get the grace period, and what is left is given back, uncharged.
-pub async fn run(pool: Arc<Pool>, shutdown: CancellationToken) {
+///
+/// Gives the failure where the pool ended by itself, since its next jobs could not go well either; see
+/// [`Behaviour::StopPool`].
+pub async fn run(pool: Arc<Pool>, shutdown: CancellationToken) -> Result<(), Failure> {
+    let ending = Ending { told: shutdown.child_token(), why: Arc::default() };
     // The store answered when it was opened.
     pool.health.turned(true);
     let running: Running = Arc::default();
@@ -81,15 +86,15 @@ pub async fn run(pool: Arc<Pool>, shutdown: CancellationToken) {
     let (finished, waiting) = mpsc::unbounded_channel();
     let mut reporter = tokio::spawn(reports(pool.clone(), waiting));
     // It keeps no end of the channel: the last job to finish closes it, and then the reporter ends.
-    claims(&pool, &running, &mut jobs, finished, &shutdown).await;
+    claims(&pool, &running, &mut jobs, finished, &ending).await;
 
-    let ending = async {
+    let finishing = async {
         while let Some(ended) = jobs.join_next().await {
             say_if_broken(ended);
         }
         say_if_broken((&mut reporter).await);
     };
-    if tokio::time::timeout(pool.grace, ending).await.is_err() {
+    if tokio::time::timeout(pool.grace, finishing).await.is_err() {
         let left: Vec<Lease> = locked(&running).keys().cloned().collect();
         tracing::warn!(
             jobs = left.len(),
@@ -108,6 +113,35 @@ pub async fn run(pool: Arc<Pool>, shutdown: CancellationToken) {
     if let Err(error) = pool.store.presence(&presence(&pool, 0), true).await {
         tracing::debug!(%error, "could not say that the worker leaves");
     }
+    let why = ending.why.lock().unwrap_or_else(PoisonError::into_inner).take();
+    why.map_or(Ok(()), Err)
+}
+
+/// Tells the pool to take no more jobs, and why where nobody told it from outside.
+#[derive(Clone)]
+struct Ending {
+    told: CancellationToken,
+    why: Arc<Mutex<Option<Failure>>>,
+}
+
+impl Ending {
+    /// Ends the pool where a person must change the configuration first.
+    fn heed(&self, failure: Option<&Failure>) {
+        if let Some(failure) = failure.filter(|f| f.kind.behaviour() == Behaviour::StopPool && f.scope != Scope::Call) {
+            tracing::error!(%failure, "the worker takes no more jobs: change the configuration and start it again");
+            *self.why.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure.clone());
+            self.told.cancel();
+        }
+    }
+}
+
+/// Why a job did not come to what it was for.
+fn failure_of(outcome: &Outcome) -> Option<&Failure> {
+    match outcome {
+        Outcome::Reviewed(review) => review.failure.as_ref(),
+        Outcome::AgentFailed { failure, .. } => Some(failure),
+        _ => None,
+    }
 }
 
 /// Gives jobs back, uncharged.
@@ -123,8 +157,9 @@ async fn claims(
     running: &Running,
     jobs: &mut JoinSet<()>,
     finished: mpsc::UnboundedSender<Finished>,
-    shutdown: &CancellationToken,
+    ending: &Ending,
 ) {
+    let shutdown = &ending.told;
     let room = Arc::new(Semaphore::new(pool.concurrency));
     let mut was_away = false;
     while !shutdown.is_cancelled() {
@@ -133,13 +168,14 @@ async fn claims(
             permit = room.clone().acquire_owned() => permit,
         };
         let Ok(first) = permit else { return };
+        let now = pool.agent.room().await;
         let request = ClaimRequest {
             queues: pool.queues.clone(),
             owner: pool.name.clone(),
             max: 1 + room.available_permits(),
             lease: pool.lease,
-            wait: WAIT,
-            limits: pool.limits.clone(),
+            wait: now.look_again,
+            limits: now.limits,
         };
         let mut claim = pool.store.claim(&request);
         let claimed = tokio::select! {
@@ -164,7 +200,7 @@ async fn claims(
                 let mut permits = vec![first];
                 for claim in claims {
                     let permit = permits.pop().or_else(|| room.clone().try_acquire_owned().ok());
-                    jobs.spawn(job(pool.clone(), running.clone(), claim, permit, finished.clone()));
+                    jobs.spawn(job(pool.clone(), running.clone(), claim, permit, finished.clone(), ending.clone()));
                 }
             }
             Err(error) => {
@@ -185,6 +221,7 @@ async fn job(
     claim: Claim,
     permit: Option<OwnedSemaphorePermit>,
     finished: mpsc::UnboundedSender<Finished>,
+    ending: Ending,
 ) {
     let queue = claim.queue.as_str();
     let entry = Entry::new(running, claim.lease.clone());
@@ -202,6 +239,13 @@ async fn job(
             tracing::warn!(%task, phase, attempt, queue, "the lease is gone: the job was stopped, nobody is charged");
         }
         Some(outcome) => {
+            let failure = failure_of(&outcome);
+            if let Some(failure) = failure.filter(|f| is_pausing(f)) {
+                tracing::info!(%task, phase, attempt, queue, %failure, "put back until the provider may be called again");
+                give_back(&pool, std::slice::from_ref(&claim.lease)).await;
+                return;
+            }
+            ending.heed(failure);
             let report = Report { lease: claim.lease, outcome };
             if finished.send((report, Held { attempt, entry, permit })).is_err() {
                 tracing::error!("outcomes are no longer handed in; the job is redelivered when its lease has run out");

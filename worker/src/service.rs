@@ -88,9 +88,9 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
     }
     process::stop_on_signal(shutdown.clone(), crate::process::kill_all)?;
     tracing::info!(name = worker.name, concurrency = worker.concurrency, "the {} is up", role.as_str());
-    pool::run(Arc::new(worker.pool()), shutdown).await;
+    let ended = pool::run(Arc::new(worker.pool()), shutdown).await;
     tracing::info!("the {} has stopped", role.as_str());
-    Ok(())
+    Ok(ended?)
 }
 
 /// Holds that everything that a worker of this role would run is there, before it claims a job that it cannot do.

@@ -1,152 +1,99 @@
-//! The client for models against a server that speaks the providers' wire formats.
+//! The client for models, where the provider makes no difference: keys, addresses, waits.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
 
 use std::time::Duration;
 
-use common::model::{Model, Say, anthropic, openai};
+use common::model::{End, Model, Say, says};
+use refile_config::Provider;
 use refile_config::schema::ProviderKind;
-use refile_core::failure::{Failure, FailureKind};
+use refile_core::failure::{Failure, FailureKind, Scope};
 use refile_worker::llm::{Answer, Client, Message, Question, Role};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-async fn ask(provider: &refile_config::Provider, timeout: Duration) -> Answer {
-    let messages = [("one", Role::User), ("two", Role::Assistant), ("three", Role::User)];
-    let messages = messages.map(|(text, role)| Message { role, text: text.to_owned() });
-    let question =
-        Question { provider: "p", model: "m-1", system: "Be brief.", messages: &messages, max_tokens: 99, timeout };
+async fn ask(provider: &Provider) -> Answer {
+    let messages = [Message { role: Role::User, text: "one".to_owned() }];
+    let question = Question {
+        provider: "p",
+        model: "m-1",
+        system: "Be brief.",
+        messages: &messages,
+        max_tokens: 99,
+        timeout: Duration::from_mins(1),
+        schema: None,
+    };
     Client::new().unwrap().ask(provider, &question).await
 }
 
-const LONG: Duration = Duration::from_mins(1);
-
 async fn failure(kind: ProviderKind, say: Say) -> Failure {
     let model = Model::start(vec![say]).await;
-    ask(&model.provider(kind), LONG).await.text.unwrap_err()
+    ask(&model.provider(kind)).await.text.unwrap_err()
 }
 
 #[tokio::test]
-async fn anthropic_is_spoken() {
-    let model = Model::start(vec![anthropic("hello", "end_turn")]).await;
-    let answer = ask(&model.provider(ProviderKind::Anthropic), LONG).await;
-    assert_eq!(answer.text.as_deref(), Ok("hello"));
-    assert_eq!((answer.usage.input_tokens, answer.usage.output_tokens), (15, 3));
-    let (path, headers, body) = model.asked().remove(0);
-    assert_eq!(path, "/v1/messages");
-    assert_eq!(headers["x-api-key"].to_str().unwrap(), std::env::var("PATH").unwrap());
-    assert_eq!(headers["anthropic-version"], "2023-06-01");
-    assert_eq!(
-        body,
-        json!({
-            "model": "m-1", "max_tokens": 99, "system": "Be brief.",
-            "messages": [
-                {"role": "user", "content": "one"},
-                {"role": "assistant", "content": "two"},
-                {"role": "user", "content": "three"},
-            ],
-        })
-    );
+async fn a_server_at_an_address_of_its_own_needs_no_key() {
+    let model = Model::start(vec![says(ProviderKind::Openai, "hello", End::Said)]).await;
+    let base_url = Some(format!("{}/api/v1", model.address));
+    let provider = Provider { base_url, api_key_env: None, ..model.provider(ProviderKind::Openai) };
+    assert_eq!(ask(&provider).await.text.as_deref(), Ok("hello"));
+    let (path, headers, _) = model.asked().remove(0);
+    assert_eq!(path, "/api/v1/chat/completions");
+    assert!(!headers.contains_key("authorization"));
+    assert!(headers["user-agent"].to_str().unwrap().starts_with("refile/"));
 }
 
 #[tokio::test]
-async fn openai_is_spoken() {
-    let model = Model::start(vec![openai("hello", "stop"), openai("again", "stop")]).await;
-    let mut provider = model.provider(ProviderKind::Openai);
-    let answer = ask(&provider, LONG).await;
-    assert_eq!(answer.text.as_deref(), Ok("hello"));
-    assert_eq!((answer.usage.input_tokens, answer.usage.output_tokens), (20, 4));
-    provider.base_url = Some(format!("{}/v1", model.address));
-    provider.api_key_env = None;
-    assert!(ask(&provider, LONG).await.text.is_ok());
-    let asked = model.asked();
-    assert_eq!(asked[0].1["authorization"].to_str().unwrap(), format!("Bearer {}", std::env::var("PATH").unwrap()));
-    assert!(!asked[1].1.contains_key("authorization"));
-    assert!(asked.iter().all(|(path, ..)| path == "/v1/chat/completions"));
-    assert_eq!(asked[0].2["messages"][0], json!({"role": "system", "content": "Be brief."}));
-    assert_eq!(asked[0].2["max_tokens"], 99);
-}
-
-#[tokio::test]
-async fn the_stop_reason_is_read_before_the_text() {
-    let whole = r#"{"verdict": "approved", "conf": 1.0}"#;
-    for (say, kind) in [
-        (anthropic(whole, "max_tokens"), FailureKind::Truncated),
-        (anthropic(whole, "refusal"), FailureKind::Refused),
-        (anthropic(whole, "model_context_window_exceeded"), FailureKind::ContextTooLong),
-        (anthropic(whole, "tool_use"), FailureKind::Malformed),
-        (anthropic("  ", "end_turn"), FailureKind::Empty),
-        ((200, Vec::new(), "{}".to_owned()), FailureKind::Malformed),
-        ((200, Vec::new(), "<html>".to_owned()), FailureKind::Malformed),
-    ] {
-        assert_eq!(failure(ProviderKind::Anthropic, say.clone()).await.kind, kind, "{say:?}");
-    }
-    let refusal = json!({"choices": [{"finish_reason": "stop", "message": {"refusal": "I will not"}}]});
-    for (say, kind) in [
-        (openai(whole, "length"), FailureKind::Truncated),
-        (openai(whole, "content_filter"), FailureKind::Filtered),
-        (openai("", "stop"), FailureKind::Empty),
-        ((200, Vec::new(), refusal.to_string()), FailureKind::Refused),
-        ((200, Vec::new(), json!({"choices": []}).to_string()), FailureKind::Empty),
-    ] {
-        assert_eq!(failure(ProviderKind::Openai, say.clone()).await.kind, kind, "{say:?}");
-    }
-    let model = Model::start(vec![anthropic(whole, "max_tokens")]).await;
-    assert_eq!(ask(&model.provider(ProviderKind::Anthropic), LONG).await.usage.output_tokens, 3);
-}
-
-#[tokio::test]
-async fn a_limit_says_when_to_come_back() {
-    let limit = |headers| (429, headers, json!({"error": {"type": "rate_limit_error", "message": "slow"}}).to_string());
-    let seconds = failure(ProviderKind::Anthropic, limit(vec![("retry-after", "7".to_owned())])).await;
-    assert_eq!((seconds.kind, seconds.retry_after_ms), (FailureKind::RateLimit, Some(7_000)));
-    let ms = failure(ProviderKind::Openai, limit(vec![("retry-after-ms", "250".to_owned())])).await;
-    assert_eq!(ms.retry_after_ms, Some(250));
-    let date = "Fri, 01 Jan 2100 00:00:00 GMT".to_owned();
-    let date = failure(ProviderKind::Openai, limit(vec![("retry-after", date)])).await;
-    assert_eq!(date.retry_after_ms, Some(86_400_000));
-    assert_eq!(failure(ProviderKind::Openai, limit(Vec::new())).await.retry_after_ms, None);
-}
-
-#[tokio::test]
-async fn an_error_in_a_good_status_is_an_error() {
-    let body = json!({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}).to_string();
-    assert_eq!(failure(ProviderKind::Anthropic, (200, Vec::new(), body)).await.kind, FailureKind::Overloaded);
+async fn what_waiting_does_not_settle_has_no_wait() {
+    let body = json!({"error": {"message": "x", "type": "insufficient_quota", "code": "insufficient_quota"}});
+    let spent = Say::Reply(429, vec![("retry-after", "1".to_owned())], body.to_string());
+    let spent = failure(ProviderKind::Openai, spent).await;
+    assert_eq!((spent.kind, spent.scope, spent.retry_after_ms), (FailureKind::Quota, Scope::Key, None));
+    let date = vec![("retry-after", "Fri, 01 Jan 2100 00:00:00 GMT".to_owned())];
+    let far = failure(ProviderKind::Openai, Say::Reply(429, date, String::new())).await;
+    assert_eq!(far.retry_after_ms, Some(86_400_000), "a day at most");
 }
 
 #[tokio::test]
 async fn the_key_is_never_repeated_and_a_missing_one_is_named() {
-    let body =
-        json!({"error": {"type": "authentication_error", "message": std::env::var("PATH").unwrap()}}).to_string();
-    let refused = failure(ProviderKind::Anthropic, (401, Vec::new(), body)).await;
-    assert_eq!(refused.kind, FailureKind::Auth);
+    let key = std::env::var("PATH").unwrap();
+    let body = json!({"error": {"type": "authentication_error", "message": key}}).to_string();
+    let refused = failure(ProviderKind::Anthropic, Say::Reply(401, Vec::new(), body)).await;
+    assert_eq!((refused.kind, refused.scope), (FailureKind::Auth, Scope::Key));
     assert!(refused.detail.ends_with("[key]"), "{refused}");
+    let said = json!({"choices": [{"finish_reason": "stop", "message": {"refusal": format!("not with {key}")}}]});
+    let refused = failure(ProviderKind::Openai, Say::Reply(200, Vec::new(), said.to_string())).await;
+    assert_eq!((refused.kind, refused.detail.as_str()), (FailureKind::Refused, "not with [key]"));
     let model = Model::start(Vec::new()).await;
     let mut provider = model.provider(ProviderKind::Anthropic);
     provider.api_key_env = Some("REFILE_TEST_NO_SUCH_KEY".to_owned());
-    let missing = ask(&provider, LONG).await.text.unwrap_err();
-    assert_eq!(missing.kind, FailureKind::Auth);
+    let missing = ask(&provider).await.text.unwrap_err();
+    assert_eq!((missing.kind, missing.scope), (FailureKind::Auth, Scope::Key));
     assert!(missing.detail.contains("REFILE_TEST_NO_SUCH_KEY"), "{missing}");
     assert!(model.asked().is_empty());
 }
 
 #[tokio::test]
-async fn silence_is_a_timeout_and_a_cut_connection_a_network_failure() {
-    let silent = Model::start(Vec::new()).await;
-    let answer = ask(&silent.provider(ProviderKind::Openai), Duration::from_millis(100)).await;
-    assert_eq!(answer.text.unwrap_err().kind, FailureKind::Timeout);
-
+async fn a_connection_that_is_cut_or_refused_is_a_network_failure() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mut provider = silent.provider(ProviderKind::Anthropic);
-    provider.base_url = Some(format!("http://{}", listener.local_addr().unwrap()));
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let provider = Provider {
+        kind: ProviderKind::Anthropic,
+        base_url: Some(address),
+        api_key_env: None,
+        structured: None,
+        requests_per_minute: None,
+        tokens_per_minute: None,
+    };
     let cut = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         let _ = stream.read(&mut [0; 4_096]).await.unwrap();
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{\"content\": [").await.unwrap();
     });
-    assert_eq!(ask(&provider, LONG).await.text.unwrap_err().kind, FailureKind::Network);
+    assert_eq!(ask(&provider).await.text.unwrap_err().kind, FailureKind::Network);
     cut.await.unwrap();
     // Nobody listens there any more.
-    assert_eq!(ask(&provider, LONG).await.text.unwrap_err().kind, FailureKind::Network);
+    assert_eq!(ask(&provider).await.text.unwrap_err().kind, FailureKind::Network);
 }

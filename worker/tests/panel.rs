@@ -5,7 +5,7 @@ mod common;
 
 use common::Place;
 use common::fleet::{Try, artifacts, shelf_of, site, task};
-use common::model::{Model, Say, anthropic};
+use common::model::{End, Model, Say, says};
 use indexmap::IndexMap;
 use refile_config::schema::ProviderKind;
 use refile_config::{Config, Reviewer};
@@ -70,6 +70,10 @@ fn panel(rule: &str, members: &[(&str, &str)]) -> String {
 
 fn kinds(review: &Review) -> Vec<(&str, VerdictKind)> {
     review.members.iter().map(|m| (m.reviewer.as_str(), m.verdict.verdict)).collect()
+}
+
+fn said(text: &str, end: End) -> Say {
+    says(ProviderKind::Anthropic, text, end)
 }
 
 const YES: &str = "echo APPROVE";
@@ -137,7 +141,7 @@ async fn a_model_is_a_member_like_any_other() {
          [reviewers.m]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m-1\"\n",
         command("a", YES)
     );
-    let (review, _, model) = judged(&text, vec![anthropic(APPROVED, "end_turn")]).await;
+    let (review, _, model) = judged(&text, vec![said(APPROVED, End::Said)]).await;
     assert_eq!(
         (review.verdict.verdict, review.verdict.conf),
         (VerdictKind::Approved, 0.9),
@@ -151,15 +155,15 @@ async fn a_model_is_a_member_like_any_other() {
 async fn the_other_model_is_asked_where_the_first_refuses() {
     let judge = "[reviewers.judge]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m-1\"\nfallback_model = \"m-2\"\n";
     let models = |model: &Model| model.asked().iter().map(|(.., body)| body["model"].clone()).collect::<Vec<_>>();
-    let say = vec![anthropic("I will not.", "refusal"), anthropic(APPROVED, "end_turn")];
+    let say = vec![said("I will not.", End::Refused), said(APPROVED, End::Said)];
     let (review, _, model) = judged(judge, say).await;
     assert_eq!((review.verdict.verdict, &review.failure), (VerdictKind::Approved, &None));
     assert_eq!((models(&model), review.usage.input_tokens), (vec!["m-1".into(), "m-2".into()], 30));
 
-    let say = vec![anthropic("I will not.", "refusal"), anthropic("Nor will I.", "refusal")];
+    let say = vec![said("I will not.", End::Refused), said("Nor will I.", End::Refused)];
     let (review, _, model) = judged(judge, say).await;
     assert_eq!((review.failure.unwrap().kind, model.asked().len()), (FailureKind::Refused, 2));
 
-    let (review, _, model) = judged(judge, vec![anthropic(APPROVED, "max_tokens")]).await;
+    let (review, _, model) = judged(judge, vec![said(APPROVED, End::Truncated)]).await;
     assert_eq!((review.failure.unwrap().kind, model.asked().len()), (FailureKind::Truncated, 1), "no refusal");
 }

@@ -14,12 +14,14 @@ use async_trait::async_trait;
 use common::Place;
 use common::fleet::task;
 use refile_core::decide::submission::{NewTask, Workflow, submit};
+use refile_core::failure::{Failure, FailureKind, Scope};
 use refile_core::task::Usage;
 use refile_core::{Outcome, Policy, TaskId};
 use refile_store::artifacts::Artifacts;
 use refile_store::commit::commit;
-use refile_store::{Claim, SqliteStore, Store, TakeRequest, Taken};
+use refile_store::{Claim, Limits, SqliteStore, Store, TakeRequest, Taken};
 use refile_telemetry::{Health, Metrics};
+use refile_worker::backpressure::Room;
 use refile_worker::llm::Client;
 use refile_worker::pool::{self, Execute, Pool};
 use refile_worker::worker::{Role, Worker};
@@ -94,7 +96,7 @@ async fn a_worker_with_every_place_taken_is_alive() {
     assert!(health.is_alive() && health.is_ready());
     std::fs::write(path.join("go"), "").unwrap();
     shutdown.cancel();
-    running.await.unwrap();
+    running.await.unwrap().unwrap();
 }
 
 /// A store that counts the calls that hand outcomes in.
@@ -119,7 +121,6 @@ fn pool_of(store: &Arc<dyn Store>, agent: Arc<dyn Execute>, concurrency: usize) 
         role: Role::Coder,
         queues: Role::Coder.queues(),
         concurrency,
-        limits: Arc::default(),
         lease: Duration::from_hours(1),
         grace: DEADLINE,
         agent,
@@ -148,6 +149,10 @@ struct Together(Barrier);
 
 #[async_trait]
 impl Execute for Together {
+    async fn room(&self) -> Room {
+        Room::fixed(Arc::default())
+    }
+
     async fn execute(&self, _: &Claim) -> Outcome {
         self.0.wait().await;
         asks()
@@ -167,7 +172,7 @@ async fn jobs_that_end_together_are_handed_in_together_and_each_once() {
     let running = tokio::spawn(pool::run(pool_of(&store, agent, JOBS), shutdown.clone()));
     let taken = taken(&store, JOBS).await;
     shutdown.cancel();
-    running.await.unwrap();
+    running.await.unwrap().unwrap();
     let tasks: BTreeSet<&TaskId> = taken.iter().map(|t| &t.guard.receipt.task).collect();
     assert_eq!((taken.len(), tasks.len()), (JOBS, JOBS));
     let calls = calls.load(Ordering::SeqCst);
@@ -182,6 +187,10 @@ struct OneIsQuick {
 
 #[async_trait]
 impl Execute for OneIsQuick {
+    async fn room(&self) -> Room {
+        Room::fixed(Arc::default())
+    }
+
     async fn execute(&self, claim: &Claim) -> Outcome {
         if claim.lease.task != self.quick {
             self.go.acquire().await.unwrap().forget();
@@ -211,7 +220,7 @@ async fn a_lone_job_is_handed_in_while_others_go_on() {
     shutdown.cancel();
     agent.go.add_permits(2);
     assert_eq!(taken(&store, 2).await.len(), 2);
-    running.await.unwrap();
+    running.await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -236,7 +245,7 @@ async fn a_report_that_the_store_cannot_take_does_not_fail_its_neighbours() {
     assert_eq!(tasks, BTreeSet::from(["t0", "t1", "t2", "t3", "t4", "t6", "t7", "t8", "t9"]));
     // What was refused is not tried for ever: the worker has nothing left to do.
     shutdown.cancel();
-    running.await.unwrap();
+    running.await.unwrap().unwrap();
     assert!(calls.load(Ordering::SeqCst) <= 1 + JOBS, "{calls:?} calls");
 }
 
@@ -249,6 +258,10 @@ struct Crowd {
 
 #[async_trait]
 impl Execute for Crowd {
+    async fn room(&self) -> Room {
+        Room::fixed(Arc::default())
+    }
+
     async fn execute(&self, _: &Claim) -> Outcome {
         let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
@@ -256,6 +269,20 @@ impl Execute for Crowd {
         tokio::time::sleep(Duration::from_millis(100)).await;
         self.now.fetch_sub(1, Ordering::SeqCst);
         asks()
+    }
+}
+
+/// A crowd under limits.
+struct Limited(Arc<Crowd>, Arc<Limits>);
+
+#[async_trait]
+impl Execute for Limited {
+    async fn room(&self) -> Room {
+        Room::fixed(self.1.clone())
+    }
+
+    async fn execute(&self, claim: &Claim) -> Outcome {
+        self.0.execute(claim).await
     }
 }
 
@@ -272,19 +299,52 @@ async fn no_more_jobs_of_an_agent_run_at_once_than_its_limit_says() {
     std::fs::write(&file, text).unwrap();
     let (limited, _) = refile_config::load(Some(&file), [], &[]).unwrap();
     // The limits that a worker makes of its configuration, and two processes with room for all.
-    let limits = Worker { config: Arc::new(limited), ..config }.pool().limits;
+    let limits = Worker { config: Arc::new(limited), ..config }.pool().agent.room().await.limits;
     let (shutdown, crowd) = (CancellationToken::new(), Arc::new(Crowd::default()));
     let running: Vec<_> = ["one", "two"]
         .map(|name| {
             let of = Arc::into_inner(pool_of(&store, crowd.clone(), 5)).unwrap();
-            let pool = Pool { name: name.to_owned(), limits: limits.clone(), ..of };
+            let agent = Arc::new(Limited(crowd.clone(), limits.clone()));
+            let pool = Pool { name: name.to_owned(), agent, ..of };
             tokio::spawn(pool::run(Arc::new(pool), shutdown.clone()))
         })
         .into();
     assert_eq!(taken(&store, 5).await.len(), 5);
     shutdown.cancel();
     for one in running {
-        one.await.unwrap();
+        one.await.unwrap().unwrap();
     }
     assert_eq!(crowd.most.load(Ordering::SeqCst), 2);
+}
+
+/// Fails with what stands in it.
+struct Fails(Failure);
+
+#[async_trait]
+impl Execute for Fails {
+    async fn room(&self) -> Room {
+        Room::fixed(Arc::default())
+    }
+
+    async fn execute(&self, _: &Claim) -> Outcome {
+        let failure = self.0.clone();
+        Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage: Usage::default() }
+    }
+}
+
+#[tokio::test]
+async fn a_worker_whose_key_is_refused_ends_with_that_error_and_one_job_spent() {
+    let place = Place::new();
+    let (store, _) = counted(&place);
+    for n in 0..3 {
+        add(&store, &place, &format!("t{n}")).await;
+    }
+    let refused = Failure { scope: Scope::Key, ..Failure::new(FailureKind::Auth, "HTTP 401") };
+    let pool = pool_of(&store, Arc::new(Fails(refused.clone())), 1);
+    let shutdown = CancellationToken::new();
+    assert_eq!(pool::run(pool, shutdown.clone()).await, Err(refused));
+    assert!(!shutdown.is_cancelled(), "whoever shares the token decides for itself");
+    // What it met is an outcome like any other; the other jobs were left to others.
+    assert_eq!(taken(&store, 1).await.len(), 1);
+    assert_eq!(store.stats().await.unwrap().depth.values().sum::<u64>(), 2);
 }

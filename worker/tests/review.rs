@@ -4,7 +4,7 @@
 mod common;
 
 use common::fleet::{Try, artifacts, shelf_of, site, task};
-use common::model::{Model, Say, anthropic, openai};
+use common::model::{End, Model, Say, overloaded, says};
 use common::{Place, git};
 use indexmap::IndexMap;
 use refile_config::schema::{ProviderKind, ReviewerType};
@@ -12,7 +12,7 @@ use refile_config::{Provider, Reviewer, Span};
 use refile_core::failure::FailureKind;
 use refile_core::panel::Rule;
 use refile_core::task::{Change, Review};
-use refile_core::verdict::{Format, VerdictKind};
+use refile_core::verdict::{Format, VerdictKind, schema as schema_of};
 use refile_core::{Outcome, Task};
 use refile_worker::llm::Client;
 use refile_worker::review::{ReviewJob, review};
@@ -139,46 +139,76 @@ async fn by_model(kind: ProviderKind, format: Option<Format>, say: Vec<Say>) -> 
 
 const APPROVED: &str = r#"{"verdict": "approved", "conf": 0.9, {receipt}}"#;
 
-#[tokio::test]
-async fn a_model_judges_with_a_receipt() {
-    let (review, model) = by_model(ProviderKind::Anthropic, None, vec![anthropic(APPROVED, "end_turn")]).await;
-    assert_eq!((review.verdict.verdict, review.failure), (VerdictKind::Approved, None));
-    assert_eq!((review.usage.input_tokens, review.usage.output_tokens), (15, 3));
-    let body = model.asked().remove(0).2;
-    assert!(body["system"].as_str().unwrap().contains("\"diff_hash\""));
-    assert!(body["messages"][0]["content"].as_str().unwrap().contains("+x"));
-
-    let judged = r#"{"verdict": "fail", "required_fixes": ["Add a test."], {receipt}}"#;
-    let (review, _) = by_model(ProviderKind::Openai, Some(Format::Judge), vec![openai(judged, "stop")]).await;
-    assert_eq!(review.verdict.required_change, "Add a test.");
+fn said(kind: ProviderKind, text: &str) -> Say {
+    says(kind, text, End::Said)
 }
 
 #[tokio::test]
-async fn an_unreadable_reply_is_asked_for_once_more() {
-    let (review, model) =
-        by_model(ProviderKind::Anthropic, None, vec![anthropic("Fine!", "end_turn"), anthropic(APPROVED, "end_turn")])
-            .await;
+async fn a_model_judges_with_a_receipt() {
+    for kind in ProviderKind::ALL {
+        let (review, model) = by_model(kind, None, vec![said(kind, APPROVED)]).await;
+        assert_eq!((review.verdict.verdict, review.failure), (VerdictKind::Approved, None), "{kind:?}");
+        assert_eq!((review.usage.input_tokens, review.usage.output_tokens), (15, 4));
+        let body = model.asked().remove(0).2.to_string();
+        assert!(body.contains(r#"\"diff_hash\""#) && body.contains("+x"), "{body}");
+    }
+    let judged = r#"{"verdict": "fail", "required_fixes": ["Add a test."], {receipt}}"#;
+    let say = vec![said(ProviderKind::Gemini, judged)];
+    let (review, model) = by_model(ProviderKind::Gemini, Some(Format::Judge), say).await;
+    assert_eq!(review.verdict.required_change, "Add a test.");
+    // The prompt and the schema come from the type that reads the reply.
+    let body = model.asked().remove(0).2;
+    let schema = &body["generationConfig"]["responseJsonSchema"];
+    assert_eq!(*schema, schema_of(Format::Judge, &[]).unwrap());
+    assert!(body["systemInstruction"].to_string().contains("required_fixes"));
+}
+
+#[tokio::test]
+async fn an_unreadable_or_empty_reply_is_asked_for_once_more() {
+    let kind = ProviderKind::Anthropic;
+    let (review, model) = by_model(kind, None, vec![said(kind, "Fine!"), said(kind, APPROVED)]).await;
     assert_eq!((review.verdict.verdict, review.usage.input_tokens), (VerdictKind::Approved, 30));
     let messages = model.asked()[1].2["messages"].clone();
     assert_eq!(messages[1]["content"], "Fine!");
     assert!(messages[2]["content"].as_str().unwrap().contains("could not be read: the reply holds no JSON object"));
 
-    let never = vec![openai("Fine!", "stop"), openai("Really!", "stop"), openai(APPROVED, "stop")];
-    let (review, model) = by_model(ProviderKind::Openai, None, never).await;
+    // There are no words of the model's that could be repeated to it.
+    let (review, model) = by_model(kind, None, vec![said(kind, ""), said(kind, APPROVED)]).await;
+    assert_eq!(review.verdict.verdict, VerdictKind::Approved);
+    let messages = model.asked()[1].2["messages"].clone();
+    assert!(messages[1]["content"].as_str().unwrap().contains("holds no text"), "{messages}");
+
+    let kind = ProviderKind::Openai;
+    let never = vec![said(kind, "Fine!"), said(kind, "{\"verdict\": \"appr"), said(kind, APPROVED)];
+    let (review, model) = by_model(kind, None, never).await;
     assert_eq!(review.verdict.verdict, VerdictKind::Retry);
     assert_eq!((review.failure.unwrap().kind, model.asked().len()), (FailureKind::Malformed, 2));
 }
 
 #[tokio::test]
-async fn a_wrong_receipt_or_a_cut_reply_is_no_verdict() {
+async fn a_wrong_receipt_a_cut_reply_or_a_busy_provider_is_no_verdict() {
     let wrong = r#"{"verdict": "approved", "conf": 0.9, "files": 7, "diff_hash": "abc"}"#;
+    let of = ProviderKind::Anthropic;
     for (say, kind) in [
-        (anthropic(wrong, "end_turn"), FailureKind::Malformed),
-        (anthropic(APPROVED, "max_tokens"), FailureKind::Truncated),
-        ((529, Vec::new(), String::new()), FailureKind::Overloaded),
+        (said(of, wrong), FailureKind::WrongReceipt),
+        (says(of, APPROVED, End::Truncated), FailureKind::Truncated),
+        (overloaded(of), FailureKind::Overloaded),
     ] {
-        let (review, model) = by_model(ProviderKind::Anthropic, None, vec![say.clone()]).await;
+        let (review, model) = by_model(of, None, vec![say.clone()]).await;
         assert_eq!((review.failure.unwrap().kind, review.verdict.verdict), (kind, VerdictKind::Retry), "{say:?}");
         assert_eq!(model.asked().len(), 1);
     }
+}
+
+#[tokio::test]
+async fn the_limit_on_time_holds_for_the_whole_review() {
+    let place = Place::new();
+    let task = task(&place, "t1");
+    let change = Try::script("echo x > new.txt").change(&place, &task).await;
+    // It is unreadable at first, and then silent.
+    let kind = ProviderKind::Openai;
+    let model = Model::start(vec![said(kind, "Fine!")]).await;
+    let limited = Reviewer { timeout: Span::seconds(1), ..reviewer(ReviewerType::Llm, "") };
+    let review = judged(&place, &task, &change, &limited, Some(model.provider(kind))).await;
+    assert_eq!((review.failure.unwrap().kind, model.asked().len()), (FailureKind::Timeout, 2));
 }

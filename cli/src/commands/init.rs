@@ -99,7 +99,7 @@ command = ["python3", "review.py"]
 # model = "claude-sonnet-4-6"
 #
 # [providers.anthropic]
-# kind = "anthropic"         # or "openai", with a base_url for any server that speaks its API
+# kind = "anthropic"         # or openai (with a base_url: any server that speaks its API), openai-responses, gemini, ollama
 # api_key_env = "ANTHROPIC_API_KEY"
 "#,
         url = toml_string(url),

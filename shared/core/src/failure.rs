@@ -12,9 +12,9 @@ pub enum FailureKind {
     Overloaded,
     /// No answer within the time that was allowed.
     Timeout,
-    /// The connection could not be made, or was cut.
+    /// The connection could not be made or was cut, or a server on the way broke down.
     Network,
-    /// A quota or a bill that waiting does not settle.
+    /// A quota or the money for a time is used up; where no time is known at which that changes, waiting does not settle it.
     Quota,
     /// The credentials were refused.
     Auth,
@@ -32,6 +32,8 @@ pub enum FailureKind {
     Empty,
     /// The reply could not be read.
     Malformed,
+    /// The judge did not repeat the receipt of what it was given: it read something else.
+    WrongReceipt,
     /// The process ended with an error or by a signal.
     Crash,
     /// The repository or the forge did not answer as it should.
@@ -40,7 +42,7 @@ pub enum FailureKind {
 
 impl FailureKind {
     /// Every kind, for tables and tests.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::RateLimit,
         Self::Overloaded,
         Self::Timeout,
@@ -54,6 +56,7 @@ impl FailureKind {
         Self::Filtered,
         Self::Empty,
         Self::Malformed,
+        Self::WrongReceipt,
         Self::Crash,
         Self::Repository,
     ];
@@ -74,10 +77,58 @@ impl FailureKind {
             Self::Filtered => "filtered",
             Self::Empty => "empty",
             Self::Malformed => "malformed",
+            Self::WrongReceipt => "wrong_receipt",
             Self::Crash => "crash",
             Self::Repository => "repository",
         }
     }
+
+    /// What is done about a failure of this kind. Nothing here is charged to the coder, and whatever is done, a person
+    /// is asked after [`crate::Policy::max_review_failures`] failed reviews of one attempt.
+    pub fn behaviour(self) -> Behaviour {
+        match self {
+            Self::Timeout | Self::Network | Self::Truncated | Self::Crash | Self::Repository => Behaviour::Retry,
+            Self::RateLimit | Self::Overloaded | Self::Quota => Behaviour::PauseProvider,
+            Self::ContextTooLong | Self::Refused | Self::Filtered | Self::WrongReceipt => Behaviour::OtherReviewer,
+            Self::Empty | Self::Malformed => Behaviour::ReaskOnce,
+            Self::Auth | Self::Configuration => Behaviour::StopPool,
+        }
+    }
+}
+
+/// What is done about a failure: one thing for each kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Behaviour {
+    /// The same job is tried again, after a wait that grows.
+    Retry,
+    /// What is in the failure's [`Scope`] is left alone for [`Failure::retry_after_ms`]; with [`FailureKind::Quota`] and
+    /// without such a time until a person resumes it.
+    PauseProvider,
+    /// The same question would get the same answer: the next reviewer is asked, where there is one.
+    OtherReviewer,
+    /// A model is asked once more within the same review and told what was wrong; then as [`Behaviour::Retry`].
+    ReaskOnce,
+    /// Only a person can settle it. The job is put back; where the failure's [`Scope`] is more than this call, the worker
+    /// that met it takes no more jobs and ends with the failure as its error.
+    StopPool,
+}
+
+/// What a failure is about, and so what a pause must hold back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// This call alone; the next one may go well.
+    #[default]
+    Call,
+    /// Every call of this model with this key.
+    Model,
+    /// Every call with this key.
+    Key,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over so")]
+fn is_call(scope: &Scope) -> bool {
+    *scope == Scope::Call
 }
 
 /// One failure, with the words that explain it.
@@ -91,6 +142,9 @@ pub struct Failure {
     /// How long the other side asked to be left alone, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
+    /// What it is about.
+    #[serde(default, skip_serializing_if = "is_call")]
+    pub scope: Scope,
 }
 
 impl Failure {
@@ -99,6 +153,7 @@ impl Failure {
 
     /// A failure with a bounded detail.
     pub fn new(kind: FailureKind, detail: impl AsRef<str>) -> Self {
-        Self { kind, detail: crate::text::cut(detail.as_ref().trim(), Self::MAX_DETAIL), retry_after_ms: None }
+        let detail = crate::text::cut(detail.as_ref().trim(), Self::MAX_DETAIL);
+        Self { kind, detail, retry_after_ms: None, scope: Scope::Call }
     }
 }

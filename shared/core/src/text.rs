@@ -94,15 +94,21 @@ fn first_sentence(text: &str) -> (String, String) {
     (line, String::new())
 }
 
+/// The longest name of a language behind a fence, in bytes.
+const LANGUAGE_BYTES: usize = 60;
+
 /// What stands behind headings and fences at the start.
 fn without_heading_or_fence(text: &str) -> &str {
-    let mut rest = text.trim_start();
+    // The end is trimmed once: white space there is not looked through again for each mark at the start.
+    let mut rest = text.trim();
     loop {
         let shorter = if rest.starts_with("```") || rest.starts_with("~~~") {
             let inner = rest.trim_start_matches(['`', '~']);
             // The word behind an opening fence names a language; the demand is on the lines below it.
-            match inner.split_once('\n') {
-                Some((info, below)) if !info.trim().contains(char::is_whitespace) && !below.trim().is_empty() => below,
+            // Looked for near by only: a line that is not ended soon would be searched again at each fence on it.
+            let line_end = inner.as_bytes().iter().take(LANGUAGE_BYTES).position(|b| *b == b'\n');
+            match line_end.map(|at| (&inner[..at], &inner[at + 1..])) {
+                Some((info, below)) if !info.trim().contains(char::is_whitespace) && !below.is_empty() => below,
                 _ => inner,
             }
         } else {

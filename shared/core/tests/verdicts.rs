@@ -1,44 +1,14 @@
 //! Reading of reviewers' replies: the cases of `verdicts/replies.jsonl`, hostile input, and what no damage to a reply
 //! can do.
 
+#[path = "verdicts/replies.rs"]
+mod replies;
+
 use std::fmt::Write as _;
 
 use proptest::prelude::*;
 use refile_core::verdict::{Format, Reading, VerdictKind, read};
-use serde::Deserialize;
-use serde_json::Value;
-
-/// One line of `replies.jsonl`.
-#[derive(Debug, Clone, Deserialize)]
-struct Case {
-    name: String,
-    format: Format,
-    reply: String,
-    expect: Expect,
-}
-
-/// What must come of it; `verdict` may be `a|b`.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Expect {
-    verdict: String,
-    conf: Option<f64>,
-    required_change: Option<String>,
-    phase: Option<String>,
-}
-
-fn cases() -> Vec<Case> {
-    let lines = include_str!("verdicts/replies.jsonl").lines();
-    lines.map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e} in {line}"))).collect()
-}
-
-fn expecting(kind: &str) -> Vec<Case> {
-    cases().into_iter().filter(|c| c.expect.verdict == kind).collect()
-}
-
-fn is_judgement(reading: &Reading) -> bool {
-    matches!(reading.verdict.verdict, VerdictKind::Approved | VerdictKind::NeedsChanges)
-}
+use replies::{Case, cases, expecting, is_judgement, really_says};
 
 #[test]
 fn every_case_of_the_list_reads_as_it_says() {
@@ -46,7 +16,7 @@ fn every_case_of_the_list_reads_as_it_says() {
     assert!(cases.len() >= 73, "the list has shrunk to {}", cases.len());
     let mut wrong = String::new();
     for case in cases {
-        let Reading { verdict, failure } = read(case.format, &case.reply);
+        let Reading { verdict, failure, .. } = read(case.format, &case.reply);
         let expect = &case.expect;
         let fits = expect.verdict.split('|').any(|v| v == verdict.verdict.as_str())
             && expect.conf.is_none_or(|conf| (conf - verdict.conf).abs() < 1e-9)
@@ -66,6 +36,7 @@ fn every_case_of_the_list_reads_as_it_says() {
 fn hostile_input_of_any_size_is_read_in_one_pass_as_retry() {
     let deep = 20_000;
     let megabyte = 1 << 20;
+    let demand = |text: &str| format!("{{\"verdict\":\"needs_changes\",\"conf\":1,\"required_change\":\"{text}\"}}");
     let objects_within = format!("{}1{}", "{\"a\":".repeat(deep), "}".repeat(deep));
     let hostile = [
         "[".repeat(deep),
@@ -89,6 +60,11 @@ fn hostile_input_of_any_size_is_read_in_one_pass_as_retry() {
         format!("{{{}", " ".repeat(megabyte)),
         "{ ".repeat(megabyte / 2),
         "#".repeat(megabyte),
+        // Marks before a demand that never comes: each of them is passed over once.
+        demand(&format!("{}{}", "```\\n".repeat(megabyte / 5), " ".repeat(megabyte))),
+        demand(&"``` ".repeat(megabyte / 4)),
+        demand(&"```#".repeat(megabyte / 4)),
+        demand(&"- * > ".repeat(megabyte / 6)),
         "RETRY".repeat(megabyte / 5),
         "APPROVE\n".repeat(megabyte / 8),
         "\u{0}".repeat(megabyte),
@@ -149,38 +125,6 @@ fn no_cut_of_any_range_turns_one_judgement_into_the_other() {
         }
     }
     assert!(read_at_all > 100, "the reading is strict, not dead: {read_at_all}");
-}
-
-/// Whether the text really says so somewhere: a whole JSON object with that verdict, a confidence, and where it is
-/// needed a demand. Looks at every brace with a parser of its own and picks none, so it accepts more than the reader.
-fn really_says(format: Format, text: &str, kind: VerdictKind) -> bool {
-    let names: &[&str] = match (format, kind) {
-        (Format::Judge, VerdictKind::Approved) => &["pass"],
-        (Format::Judge, _) => &["fail"],
-        (_, VerdictKind::Approved) => &["approved", "approve"],
-        _ => &["needs_changes", "request_changes", "changes_requested"],
-    };
-    if format == Format::Text {
-        let said = text.trim_start_matches('\u{feff}').trim().to_ascii_uppercase();
-        return match kind {
-            VerdictKind::Approved => said == "APPROVE" || said == "PASS",
-            _ => ["RETRY", "FAIL"].iter().any(|w| said.strip_prefix(w).is_some_and(|rest| !rest.trim().is_empty())),
-        };
-    }
-    text.match_indices('{').any(|(at, _)| {
-        let Some(Ok(Value::Object(object))) = serde_json::Deserializer::from_str(&text[at..]).into_iter().next() else {
-            return false;
-        };
-        let verdict = object.get("verdict").and_then(Value::as_str).unwrap_or_default();
-        let verdict = verdict.trim().to_lowercase().replace(['-', ' '], "_");
-        let demand = match format {
-            Format::Judge => object.get("required_fixes").and_then(|f| f.get(0)),
-            _ => object.get("required_change"),
-        };
-        names.contains(&verdict.as_str())
-            && (format == Format::Judge || object.contains_key("conf"))
-            && (kind == VerdictKind::Approved || demand.and_then(Value::as_str).is_some_and(|d| !d.trim().is_empty()))
-    })
 }
 
 #[test]

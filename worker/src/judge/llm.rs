@@ -1,17 +1,15 @@
 //! A model as a reviewer: no tools, no secrets, one packet, one object as its reply.
 
+use std::time::Instant;
+
 use refile_config::{Provider, Reviewer};
-use refile_core::failure::{Failure, FailureKind};
+use refile_core::failure::{Behaviour, Failure, FailureKind};
 use refile_core::task::Usage;
-use refile_core::verdict::{self, Format, Verdict};
-use serde_json::{Deserializer, Value};
+use refile_core::verdict::{self, Format, Receipt, Verdict};
 
 use super::Opinion;
 use super::packet::Packet;
 use crate::llm::{Client, Message, Question, Role};
-
-/// The longest reply in which the receipt is looked for, in bytes.
-const MAX_REPLY: usize = 256 << 10;
 
 const RULES: &str = "\
 You review one change to a code repository. You are given a packet with the issue, what the previous attempt was asked \
@@ -22,40 +20,11 @@ Judge whether the diff does what the issue asks, correctly and completely, and w
 change. Ask only for what the issue needs. Where the packet says that parts were left out and you cannot judge without \
 them, escalate.";
 
-const SCHEMA: &str = r#"Reply with one JSON object and nothing else:
-{
-  "verdict": "approved | needs_changes | escalate | reject",
-  "required_change": "<one imperative sentence: the single most important thing that the next attempt must do; empty when approved>",
-  "critique": "<what is wrong and where, in your words>",
-  "conf": 0.0,
-  "files": 0,
-  "diff_hash": "<the hash>"
-}
-`approved`: the change can be merged as it is. `needs_changes`: another attempt can put it right. `escalate`: a person must decide. `reject`: the work should not be done at all. `conf` is your confidence in the verdict from 0.0 to 1.0. `files` and `diff_hash` repeat the number of files and the diff's hash that stand at the top of the packet."#;
-
-const JUDGE_SCHEMA: &str = r#"Reply with one JSON object and nothing else:
-{
-  "verdict": "pass | fail",
-  "summary": "<your judgement in a few sentences>",
-  "findings": [],
-  "required_fixes": [],
-  "files": 0,
-  "diff_hash": "<the hash>"
-}
-`pass`: the change can be merged as it is. `fail` needs at least one entry in `required_fixes`: imperative sentences, the most important first. `files` and `diff_hash` repeat the number of files and the diff's hash that stand at the top of the packet."#;
-
 /// What a model is told before it sees the packet.
 pub fn system_prompt(format: Format, instructions: Option<&str>, predecessors: &[String]) -> String {
     let mut parts = vec![RULES.to_owned()];
     parts.extend(instructions.map(|words| format!("What matters here:\n{}", words.trim())));
-    parts.push(if format == Format::Judge { JUDGE_SCHEMA } else { SCHEMA }.to_owned());
-    if format == Format::Json && !predecessors.is_empty() {
-        parts.push(format!(
-            "Where the fault lies in what an earlier phase did, the verdict may also be `retry_predecessor`, with the \
-             earlier phase's name in a key `phase`: one of {}.",
-            predecessors.join(", ")
-        ));
-    }
+    parts.extend(verdict::instructions(format, predecessors));
     parts.join("\n\n")
 }
 
@@ -78,7 +47,9 @@ pub async fn ask(
         }
     };
     let system = system_prompt(format, reviewer.instructions.as_deref(), predecessors);
+    let schema = verdict::schema(format, predecessors);
     let mut messages = vec![Message { role: Role::User, text: packet.text.clone() }];
+    let started = Instant::now();
     for is_last in [false, true] {
         let question = Question {
             provider: reviewer.provider.as_deref().unwrap_or_default(),
@@ -86,95 +57,62 @@ pub async fn ask(
             system: &system,
             messages: &messages,
             max_tokens: reviewer.max_tokens,
-            timeout: reviewer.timeout.0,
+            // The limit is one for the whole review.
+            timeout: reviewer.timeout.0.saturating_sub(started.elapsed()),
+            schema: schema.as_ref(),
         };
         let answer = client.ask(provider, &question).await;
         opinion.usage += answer.usage;
-        let reply = match answer.text {
-            Ok(reply) => reply,
-            Err(failure) => {
-                opinion.verdict = Err(failure);
-                return opinion;
+        opinion.verdict = match &answer.text {
+            Ok(reply) => {
+                opinion.reply = Some(match opinion.reply.take() {
+                    Some(first) => format!("{first}\n\n--- asked again ---\n\n{reply}"),
+                    None => reply.clone(),
+                });
+                read(format, reply, packet)
             }
+            Err(failure) => Err(failure.clone()),
         };
-        opinion.reply = Some(match opinion.reply.take() {
-            Some(first) => format!("{first}\n\n--- asked again ---\n\n{reply}"),
-            None => reply.clone(),
-        });
-        match read(format, &reply, packet) {
-            Read::Verdict(verdict) => {
-                opinion.verdict = Ok(verdict);
-                return opinion;
-            }
-            Read::WrongReceipt(failure) => {
-                opinion.verdict = Err(failure);
-                return opinion;
-            }
-            Read::Unreadable(failure) => {
+        match &opinion.verdict {
+            Err(failure) if failure.kind.behaviour() == Behaviour::ReaskOnce && !is_last => {
+                messages.extend(answer.text.ok().map(|text| Message { role: Role::Assistant, text }));
                 let again = format!(
                     "Your reply could not be read: {}. Reply again with the JSON object alone, as it was described.",
                     failure.detail
                 );
-                opinion.verdict = Err(failure);
-                if !is_last {
-                    messages.push(Message { role: Role::Assistant, text: reply });
-                    messages.push(Message { role: Role::User, text: again });
-                }
+                messages.push(Message { role: Role::User, text: again });
             }
+            _ => break,
         }
     }
     opinion
 }
 
-/// What a reply amounts to.
-enum Read {
-    Verdict(Verdict),
-    Unreadable(Failure),
-    WrongReceipt(Failure),
-}
-
-fn read(format: Format, reply: &str, packet: &Packet) -> Read {
+/// The verdict in a reply whose receipt is that of the packet.
+fn read(format: Format, reply: &str, packet: &Packet) -> Result<Verdict, Failure> {
     let read = verdict::read(format, reply);
-    if let Some(kind) = read.failure {
-        return Read::Unreadable(Failure::new(kind, read.verdict.critique));
+    match read.failure {
+        None => {}
+        // The provider said that the model had ended: what looks cut off was written so, and can be asked for again.
+        Some(FailureKind::Truncated) => return Err(unread(&read.verdict.critique)),
+        Some(kind) => return Err(Failure::new(kind, read.verdict.critique)),
     }
-    match receipt(reply) {
-        None => Read::Unreadable(unread("`files` and `diff_hash` are missing from the object")),
-        Some((files, hash)) if files == packet.files as u64 && hash == packet.diff_hash => Read::Verdict(read.verdict),
-        Some((files, hash)) => Read::WrongReceipt(unread(format!(
-            "the reviewer read {files} files with the hash {hash:?}, and was given {} with {}",
-            packet.files, packet.diff_hash
-        ))),
-    }
-}
-
-fn unread(why: impl AsRef<str>) -> Failure {
-    Failure::new(FailureKind::Malformed, why)
-}
-
-/// The number of files and the hash that the object with the verdict repeats.
-fn receipt(reply: &str) -> Option<(u64, String)> {
-    let reply = &reply[..reply.floor_char_boundary(MAX_REPLY)];
-    let mut rest = reply;
-    let mut found = None;
-    while let Some(at) = rest.find('{') {
-        rest = &rest[at..];
-        let mut objects = Deserializer::from_str(rest).into_iter::<Value>();
-        let Some(Ok(object)) = objects.next() else {
-            rest = &rest[1..];
-            continue;
-        };
-        let is_number = |v: &Value| v.as_u64().or_else(|| v.as_str().and_then(|t| t.trim().parse().ok()));
-        if object.get("verdict").is_some()
-            && let Some(files) = object.get("files").and_then(is_number)
-            && let Some(hash) = object.get("diff_hash").and_then(Value::as_str)
-        {
-            // The last one: what stands before it may be an echo of the schema.
-            found = Some((files, hash.trim().to_lowercase()));
+    match read.receipt {
+        None => Err(unread("`files` and `diff_hash` are missing from the object")),
+        Some(Receipt { files, diff_hash }) if files == packet.files as u64 && diff_hash == packet.diff_hash => {
+            Ok(read.verdict)
         }
-        rest = &rest[objects.byte_offset()..];
+        Some(Receipt { files, diff_hash }) => {
+            let (had, hash) = (packet.files, &packet.diff_hash);
+            let detail =
+                format!("the reviewer read {files} files with the hash {diff_hash:?}, and was given {had} with {hash}");
+            Err(Failure::new(FailureKind::WrongReceipt, detail))
+        }
     }
-    found
+}
+
+fn unread(why: &str) -> Failure {
+    Failure::new(FailureKind::Malformed, why)
 }
 
 #[cfg(test)]
@@ -185,27 +123,46 @@ mod tests {
         Packet { text: String::new(), files: 2, diff_hash: "abcdefabcdef".to_owned(), shows_diff: true }
     }
 
+    #[track_caller]
+    fn check(format: Format, reply: &str, failure: Option<FailureKind>) {
+        assert_eq!(read(format, reply, &packet()).err().map(|f| f.kind), failure, "{reply}");
+    }
+
     #[test]
     fn only_a_reply_with_the_right_receipt_is_a_verdict() {
         let reply = |files: &str, hash: &str| {
             format!(r#"Sure {{x}}: {{"verdict": "approved", "conf": 0.9, "files": {files}, "diff_hash": "{hash}"}}"#)
         };
-        assert!(matches!(read(Format::Json, &reply("2", "ABCDEFabcdef"), &packet()), Read::Verdict(_)));
-        assert!(matches!(read(Format::Json, &reply("\"2\"", "abcdefabcdef"), &packet()), Read::Verdict(_)));
-        assert!(matches!(read(Format::Json, &reply("3", "abcdefabcdef"), &packet()), Read::WrongReceipt(_)));
-        assert!(matches!(read(Format::Json, &reply("2", "abcdefabcde0"), &packet()), Read::WrongReceipt(_)));
-        let without = r#"{"verdict": "approved", "conf": 0.9}"#;
-        assert!(matches!(read(Format::Json, without, &packet()), Read::Unreadable(_)));
-        let judged = r#"{"verdict": "pass", "files": 2, "diff_hash": "abcdefabcdef"}"#;
-        assert!(matches!(read(Format::Judge, judged, &packet()), Read::Verdict(_)));
+        check(Format::Json, &reply("2", "ABCDEFabcdef"), None);
+        check(Format::Json, &reply("\"2\"", "abcdefabcdef"), None);
+        check(Format::Json, &reply("3", "abcdefabcdef"), Some(FailureKind::WrongReceipt));
+        check(Format::Json, &reply("2", "abcdefabcde0"), Some(FailureKind::WrongReceipt));
+        check(Format::Json, &reply("[]", "abcdefabcdef"), Some(FailureKind::Malformed));
+        check(Format::Json, r#"{"verdict": "approved", "conf": 0.9}"#, Some(FailureKind::Malformed));
+        check(Format::Judge, r#"{"verdict": "pass", "files": 2, "diff_hash": "abcdefabcdef"}"#, None);
     }
 
     #[test]
-    fn the_schema_by_itself_is_no_verdict() {
-        for (format, schema) in [(Format::Json, SCHEMA), (Format::Judge, JUDGE_SCHEMA)] {
-            assert!(matches!(read(format, schema, &packet()), Read::Unreadable(_)));
+    fn the_receipt_of_another_object_counts_for_nothing() {
+        let receipt = r#""files": 2, "diff_hash": "abcdefabcdef""#;
+        let verdict = r#"{"verdict": "approved", "conf": 0.9}"#;
+        check(Format::Json, &format!("{{{receipt}}} {verdict}"), Some(FailureKind::Malformed));
+        let two = format!(
+            r#"{{"verdict": "approved", "conf": 0.9, "files": 1, "diff_hash": "0"}} {{"verdict": "approved", "conf": 0.9, {receipt}}}"#
+        );
+        check(Format::Json, &two, Some(FailureKind::Malformed));
+        check(Format::Json, &format!("{verdict} {{\"verdict\": \"approved\", \"conf\": 0.9, {receipt}}}"), None);
+    }
+
+    #[test]
+    fn the_prompt_by_itself_is_no_verdict() {
+        let plan = ["plan".to_owned()];
+        for format in [Format::Json, Format::Judge] {
+            let prompt = system_prompt(format, Some("Mind the locks."), &plan);
+            assert!(prompt.contains("Mind the locks.") && prompt.contains("\"diff_hash\""), "{prompt}");
+            check(format, &prompt, Some(FailureKind::Malformed));
         }
-        let prompt = system_prompt(Format::Json, Some("Mind the locks."), &["plan".to_owned()]);
-        assert!(prompt.contains("Mind the locks.") && prompt.contains("one of plan"));
+        assert!(system_prompt(Format::Json, None, &plan).contains("\"phase\": \"plan | \""));
+        assert!(!system_prompt(Format::Json, None, &[]).contains("phase"));
     }
 }

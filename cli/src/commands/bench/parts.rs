@@ -69,12 +69,11 @@ pub(super) async fn work(
         role,
         queues: role.queues(),
         concurrency: load.concurrency,
-        limits: Arc::default(),
         lease: config.workers.lease.0,
         grace: config.workers.grace.0,
         agent: agent.clone(),
     };
-    pool::run(Arc::new(pool), stop.clone()).await;
+    pool::run(Arc::new(pool), stop.clone()).await?;
     let claims = |queue: &refile_core::Queue| metrics.job_wait.with_label_values(&[queue.as_str()]).get_sample_count();
     Ok(Figures {
         claims: role.queues().iter().map(claims).sum(),

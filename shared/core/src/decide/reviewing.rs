@@ -4,7 +4,7 @@ use super::coding::on_exhausted;
 use super::draft::Draft;
 use super::{Refusal, Transition, What};
 use crate::event::Actor;
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Behaviour, Failure, FailureKind};
 use crate::task::{AttemptOutcome, Cause, EscalationReason, Job, PhaseState, Queue, Rejection, Review};
 use crate::verdict::{Verdict, VerdictKind};
 
@@ -108,9 +108,20 @@ fn failed(mut draft: Draft<'_>, review: &Review, failure: &Failure, head: &str) 
     let tries = on_this_head(&draft, head)?.filter(|r| r.failure.is_some()).count();
     if tries >= draft.policy.max_review_failures as usize {
         draft.escalate(EscalationReason::ReviewerUnavailable, failure.to_string());
-    } else {
-        draft.requeue(tries, failure);
+        return Ok(draft.done());
     }
+    match failure.kind.behaviour() {
+        Behaviour::OtherReviewer => {
+            let asked: Vec<String> = on_this_head(&draft, head)?.map(|r| r.reviewer.clone()).collect();
+            let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
+            let next = draft.next_review(&asked)?;
+            draft.phase_mut().job = Some(next);
+        }
+        // Where the same reviewer is asked again, the wait heeds what the provider asked for. Pausing the provider and
+        // stopping the pool are the worker's part; the re-ask was done within the review.
+        Behaviour::Retry | Behaviour::PauseProvider | Behaviour::ReaskOnce | Behaviour::StopPool => {}
+    }
+    draft.requeue(tries, failure);
     Ok(draft.done())
 }
 

@@ -4,8 +4,11 @@
 //! `approved` and never `needs_changes`.
 
 mod json;
+mod reply;
 mod scan;
 mod words;
+
+pub use reply::{Receipt, instructions, schema};
 
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +86,15 @@ pub struct Reading {
     /// Why it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<FailureKind>,
+    /// What the object with the verdict repeats of the packet, where it repeats it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<Receipt>,
+}
+
+/// What one reply says.
+struct Answer {
+    verdict: Verdict,
+    receipt: Option<Receipt>,
 }
 
 /// Why a reply is not a verdict, in words that a re-ask can repeat to the model.
@@ -98,6 +110,9 @@ impl Unreadable {
     }
 }
 
+/// The longest explanation of what is wrong with a reply, in characters; it may quote the reply.
+const MAX_WHY: usize = 500;
+
 /// Reads a reply. Linear in its length; nothing is guessed from prose.
 pub fn read(format: Format, reply: &str) -> Reading {
     let reply = reply.trim_start_matches('\u{feff}').trim();
@@ -107,15 +122,17 @@ pub fn read(format: Format, reply: &str) -> Reading {
         match format {
             Format::Json => json::verdict(reply),
             Format::Judge => json::judgement(reply),
-            Format::Text => words::verdict(reply),
+            Format::Text => words::verdict(reply).map(|verdict| Answer { verdict, receipt: None }),
         }
     };
     match read {
-        Ok(mut verdict) => {
+        Ok(Answer { mut verdict, receipt }) => {
             verdict.critique = crate::text::cut(&verdict.critique, Verdict::MAX_CRITIQUE);
-            Reading { verdict, failure: None }
+            Reading { verdict, failure: None, receipt }
         }
-        Err(unreadable) => Reading { verdict: Verdict::retry(unreadable.why), failure: Some(unreadable.kind) },
+        Err(Unreadable { kind, why }) => {
+            Reading { verdict: Verdict::retry(crate::text::cut(&why, MAX_WHY)), failure: Some(kind), receipt: None }
+        }
     }
 }
 
