@@ -154,17 +154,7 @@ fn reviewed(head: &str, reply: Result<&str, FailureKind>) -> Outcome {
         Ok(reply) => (verdict::read(Format::Text, reply).verdict, None),
         Err(kind) => (Verdict::retry("failed"), Some(Failure::new(kind, "failed"))),
     };
-    Outcome::Reviewed(Review {
-        reviewer: "strict".to_owned(),
-        at: Timestamp(0),
-        head: head.to_owned(),
-        verdict,
-        failure,
-        reply: None,
-        prompt_digest: None,
-        usage: Usage::default(),
-        members: Vec::new(),
-    })
+    Outcome::Reviewed(Review { failure, ..Review::new("strict", head, verdict) })
 }
 
 async fn read(response: Response) -> (StatusCode, Value) {

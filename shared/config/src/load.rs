@@ -82,6 +82,7 @@ pub fn load(
         Some(dir) if text.is_some() && !dir.as_os_str().is_empty() => dir.to_path_buf(),
         _ => PathBuf::from("."),
     };
+    split_providers(&mut config);
     validate(&config).map_err(|message| ConfigError::Invalid { path: name, message })?;
     Ok((config, sources))
 }
@@ -95,6 +96,16 @@ fn nearest_file() -> PathBuf {
     let above = std::env::current_dir().ok();
     let found = above.iter().flat_map(|dir| dir.ancestors()).map(|dir| dir.join(FILE_NAME)).find(|file| file.exists());
     found.unwrap_or(here)
+}
+
+/// Reads `model = "anthropic/claude-…"` as a model of `[providers.anthropic]` where no provider is named.
+fn split_providers(config: &mut Config) {
+    for reviewer in config.reviewers.values_mut().filter(|r| r.kind == ReviewerType::Llm && r.provider.is_none()) {
+        let split = reviewer.model.as_deref().and_then(|model| model.split_once('/'));
+        if let Some((provider, model)) = split.filter(|(provider, _)| config.providers.contains_key(*provider)) {
+            (reviewer.provider, reviewer.model) = (Some(provider.to_owned()), Some(model.to_owned()));
+        }
+    }
 }
 
 /// Sets a dotted key. The text is read as a TOML value where it is one that the key can hold, else taken as a string.
@@ -149,9 +160,11 @@ fn parse_error(path: &str, error: &toml::de::Error) -> ConfigError {
     ConfigError::Parse { path: path.to_owned(), message }
 }
 
-/// Reads ``unknown field `x`, expected one of `a`, `b` `` and finds the name nearest to `x`.
+/// Reads ``unknown field `x`, expected one of `a`, `b` `` and finds the name nearest to `x`; so too of a value that is
+/// one of several words.
 fn nearest_key(message: &str) -> Option<String> {
-    let (unknown, known) = message.strip_prefix("unknown field `")?.split_once("`, expected ")?;
+    let rest = message.strip_prefix("unknown field `").or_else(|| message.strip_prefix("unknown variant `"))?;
+    let (unknown, known) = rest.split_once("`, expected ")?;
     known
         .split('`')
         .skip(1)
@@ -212,6 +225,13 @@ fn validate(config: &Config) -> Result<(), String> {
             _ => {}
         }
         validate_reviewer(config, name, reviewer)?;
+        crate::inputs::check(&format!("reviewers.{name}"), reviewer)?;
+    }
+    for (model, price) in &config.prices {
+        let prices = [Some(price.input), Some(price.output), price.cached_input];
+        if prices.into_iter().flatten().any(|usd| !usd.is_finite() || usd < 0.0) {
+            return Err(format!("prices.\"{model}\": a price must be 0 or more US dollars per million tokens"));
+        }
     }
     validate_limits(config)?;
     if p.budget.cost_usd.is_some_and(|usd| !usd.is_finite() || usd < 0.0) {
@@ -307,6 +327,7 @@ fn validate_limits(config: &Config) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Input;
 
     fn load_text(text: &str, env: &[(&str, &str)], flags: &[Override]) -> Result<(Config, Sources), ConfigError> {
         let dir = tempfile::tempdir().unwrap();
@@ -463,6 +484,64 @@ mod tests {
         let panel = "[reviewers.p]\ntype = \"panel\"\nmembers = [\"j\"]\n[reviewers.k]\ncommand = [\"x\"]\n";
         let (config, _) = load_text(&(known + panel + &judge("model = \"m-1\"\n")), &[], &[]).unwrap();
         assert_eq!(config.policy().next_reviewer("fixer", &[]), ("k", true));
+    }
+
+    /// A reviewer with more in its section.
+    fn judge(more: &str) -> String {
+        format!(
+            "[reviewers.j]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m\"\n{more}\n[providers.p]\nkind = \"anthropic\"\n"
+        )
+    }
+
+    #[test]
+    fn every_field_of_a_judge_stage_is_read() {
+        let text = "[reviewers.review]\ntype = \"llm\"\nmodel = \"anthropic/claude-sonnet-4-6\"\n\
+                    inputs = [\"issue\", \"git_diff\", \"test_output\"]\nrequire = { verdict = \"pass\" }\n\
+                    instructions = \"Review.\"\noutput = \"review_result\"\ncontinue_on_error = true\n\
+                    max_tokens = 900\ntimeout = \"2m\"\n[providers.anthropic]\nkind = \"anthropic\"\n";
+        let (config, _) = load_text(text, &[], &[]).unwrap();
+        let review = &config.reviewers["review"];
+        assert_eq!(review.inputs, [Input::Issue, Input::Diff, Input::GateOutput]);
+        assert_eq!(
+            (review.provider.as_deref(), review.model.as_deref()),
+            (Some("anthropic"), Some("claude-sonnet-4-6"))
+        );
+        assert!(review.require.is_usual() && review.continue_on_error);
+        assert_eq!((review.output.as_deref(), review.max_tokens), (Some("review_result"), 900));
+        assert!(config.policy().reviewers[0].continue_on_error);
+        let (config, _) = load_text(&judge(""), &[], &[]).unwrap();
+        let expected = [Input::Issue, Input::PreviousRequiredChange, Input::GateOutput, Input::Diff];
+        assert_eq!(config.reviewers["j"].inputs, expected);
+        // A path in a model's name is only a provider's where there is such a one.
+        let gateway = judge("").replace("\"m\"", "\"meta/m\"");
+        assert_eq!(load_text(&gateway, &[], &[]).unwrap().0.reviewers["j"].model.as_deref(), Some("meta/m"));
+    }
+
+    #[test]
+    fn inputs_that_make_no_sense_are_refused() {
+        check_error(&judge("inputs = [\"diff\", \"isue\"]"), &["isue", "line 5", "did you mean `issue`?"]);
+        check_error(&judge("inputs = []"), &["reviewers.j.inputs", "`diff`"]);
+        check_error(&judge("inputs = [\"issue\", \"summary\"]"), &["reviewers.j.inputs", "nothing of the change"]);
+        check_error(&judge("require = { inputs = [\"files\"] }"), &["require.inputs", "`files`"]);
+        check_error(&judge("require = { verdict = \"fail\" }"), &["require.verdict", "format = \"judge\""]);
+        check_error(&judge("require = { verdct = \"pass\" }"), &["verdct", "did you mean `verdict`?"]);
+        check_error(&judge("output = \"../x\""), &["reviewers.j.output", "../x"]);
+        check_error(&judge("max_input_bytes = 100"), &["reviewers.j.max_input_bytes", "4000"]);
+        let turned = judge("format = \"judge\"\nrequire = { verdict = \"fail\", inputs = [\"gate_output\"] }");
+        load_text(&turned, &[], &[]).unwrap();
+    }
+
+    #[test]
+    fn prices_are_read_and_shown() {
+        let text = "[prices.\"my-model-1.5\"]\ninput = 3.0\noutput = 15\n";
+        let (config, sources) = load_text(text, &[], &[]).unwrap();
+        assert_eq!(config.prices["my-model-1.5"], crate::Price { input: 3.0, output: 15.0, cached_input: None });
+        let shown = crate::show::lines(&config, &sources);
+        let line = shown.iter().find(|l| l.key == "prices.my-model-1.5.output").unwrap();
+        assert!(matches!(line.source, Source::File(_)));
+        check_error("[prices.m]\ninput = -1.0\noutput = 1.0\n", &["prices.\"m\"", "0 or more"]);
+        check_error("[prices.m]\ninput = 1.0\n", &["output"]);
+        check_error("[prices.m]\ninput = 1.0\noutput = 1.0\ncache = 1.0\n", &["cache", "cached_input"]);
     }
 
     #[test]

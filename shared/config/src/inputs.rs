@@ -1,0 +1,120 @@
+//! What a reviewer is given to judge by, and what must hold for its word to count.
+
+use serde::{Deserialize, Serialize};
+
+/// One part of the packet that a reviewer judges by; they stand in it in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Input {
+    /// The task's title and description.
+    Issue,
+    /// What this attempt had to do, where an earlier one was rejected.
+    PreviousRequiredChange,
+    /// The coder's own words about its work: a claim, and no evidence.
+    Summary,
+    /// What the gates said.
+    #[serde(alias = "test_output")]
+    GateOutput,
+    /// The changed files with their whole new content.
+    Files,
+    /// The diff.
+    #[serde(alias = "git_diff")]
+    Diff,
+}
+
+impl Input {
+    /// Every part, in the packet's order.
+    pub const ALL: [Self; 6] =
+        [Self::Issue, Self::PreviousRequiredChange, Self::Summary, Self::GateOutput, Self::Files, Self::Diff];
+
+    /// What a reviewer is given where nothing else is said. The coder's own words are not in it.
+    pub fn default_list() -> Vec<Self> {
+        vec![Self::Issue, Self::PreviousRequiredChange, Self::GateOutput, Self::Diff]
+    }
+
+    /// The name in the configuration and in the packet.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Issue => "issue",
+            Self::PreviousRequiredChange => "previous_required_change",
+            Self::Summary => "summary",
+            Self::GateOutput => "gate_output",
+            Self::Files => "files",
+            Self::Diff => "diff",
+        }
+    }
+
+    /// Whether it shows something of the change itself, and is not only the question or the coder's word for it.
+    pub fn is_evidence(self) -> bool {
+        matches!(self, Self::GateOutput | Self::Files | Self::Diff)
+    }
+}
+
+/// What must hold for a reviewer's word to count.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Require {
+    /// Inputs that must hold something, or the reviewer is not asked at all and the review has failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub inputs: Vec<Input>,
+    /// What the judge must say for the change to go on.
+    #[serde(skip_serializing_if = "Answer::is_pass")]
+    pub verdict: Answer,
+}
+
+impl Require {
+    /// Whether nothing more is asked than of every reviewer.
+    pub fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What a judge must say for the change to go on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// That it passes.
+    #[default]
+    #[serde(alias = "approved")]
+    Pass,
+    /// That it fails: the instructions put the question the other way round, as in "does it leak a secret?".
+    Fail,
+}
+
+impl Answer {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over so")]
+    fn is_pass(&self) -> bool {
+        *self == Self::Pass
+    }
+}
+
+/// Why what a reviewer is told to judge by makes no sense; nothing where it does. `key` is the reviewer's.
+pub(crate) fn check(key: &str, reviewer: &crate::Reviewer) -> Result<(), String> {
+    let inputs = &reviewer.inputs;
+    if !inputs.iter().any(|input| input.is_evidence()) {
+        return Err(format!(
+            "{key}.inputs shows nothing of the change itself; add `diff`, or `files`, or `gate_output`"
+        ));
+    }
+    if let Some(lacking) = reviewer.require.inputs.iter().find(|input| !inputs.contains(input)) {
+        let name = lacking.as_str();
+        return Err(format!("{key}.require.inputs names `{name}`, which is not in {key}.inputs; add it there"));
+    }
+    if reviewer.require.verdict == Answer::Fail && reviewer.format() != refile_core::verdict::Format::Judge {
+        return Err(format!(
+            "{key}.require.verdict = \"fail\" needs a reviewer that says pass or fail; set {key}.format = \"judge\""
+        ));
+    }
+    if reviewer.max_input_bytes < crate::Reviewer::MIN_INPUT_BYTES {
+        return Err(format!("{key}.max_input_bytes must be at least {}", crate::Reviewer::MIN_INPUT_BYTES));
+    }
+    let is_word = |name: &str| {
+        (1..=64).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
+    };
+    match &reviewer.output {
+        Some(name) if !is_word(name) => {
+            Err(format!("{key}.output is `{name}`; use at most 64 letters, digits, `_` and `-`"))
+        }
+        _ => Ok(()),
+    }
+}
