@@ -6,7 +6,7 @@ use refile_core::policy::ContinueFrom;
 use refile_core::prompt::prompt;
 use refile_core::task::{Job, Review, Usage};
 use refile_core::verdict::Verdict;
-use refile_core::{Outcome, Phase, Queue, Timestamp};
+use refile_core::{Outcome, Phase, Queue};
 use refile_store::Claim;
 
 use crate::code::{CodeJob, code};

@@ -9,11 +9,12 @@
 pub mod classify;
 mod wire;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use refile_config::Provider;
+use refile_config::{Prices, Provider, prices};
 use refile_core::failure::{Failure, FailureKind, Scope};
-use refile_core::task::Usage;
+use refile_core::task::Call;
 use refile_telemetry::Metrics;
 use serde_json::Value;
 
@@ -44,7 +45,7 @@ pub struct Message {
 /// A question to a model.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
-    /// The provider's name, for the metrics.
+    /// The provider's name, for the records and the metrics.
     pub provider: &'a str,
     /// The model.
     pub model: &'a str,
@@ -65,8 +66,8 @@ pub struct Question<'a> {
 pub struct Answer {
     /// The whole text, or why there is none. A reply that was cut off is a failure.
     pub text: Result<String, Failure>,
-    /// What it used up; also where it failed.
-    pub usage: Usage,
+    /// What is kept of it; also where it failed.
+    pub call: Call,
 }
 
 /// The client. Cheap to clone.
@@ -74,6 +75,7 @@ pub struct Answer {
 pub struct Client {
     http: reqwest::Client,
     metrics: Option<Metrics>,
+    prices: Arc<Prices>,
 }
 
 impl Client {
@@ -85,7 +87,7 @@ impl Client {
             .connect_timeout(Duration::from_secs(20))
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .map(|http| Self { http, metrics: None })
+            .map(|http| Self { http, metrics: None, prices: Arc::default() })
             .map_err(|error| Failure::new(FailureKind::Configuration, format!("no HTTP client can be made: {error}")))
     }
 
@@ -93,6 +95,12 @@ impl Client {
     #[must_use]
     pub fn with_metrics(self, metrics: &Metrics) -> Self {
         Self { metrics: Some(metrics.clone()), ..self }
+    }
+
+    /// The same client, which knows prices beside the built-in ones.
+    #[must_use]
+    pub fn with_prices(self, prices: &Prices) -> Self {
+        Self { prices: Arc::new(prices.clone()), ..self }
     }
 
     /// Asks a model.
@@ -103,19 +111,25 @@ impl Client {
             Ok(key) => self.exchange(provider, question, key.as_deref()).await,
             Err(missing) => Err(missing.clone()),
         };
-        let mut read = read.unwrap_or_else(|failure| Read { text: Err(failure), input_tokens: 0, output_tokens: 0 });
+        let mut read = read.unwrap_or_else(Read::failed);
         if let (Err(failure), Ok(Some(key))) = (&mut read.text, &key) {
             failure.detail = failure.detail.replace(key.as_str(), "[key]");
         }
-        let usage = Usage {
-            input_tokens: read.input_tokens,
-            output_tokens: read.output_tokens,
-            cost_micros: 0,
-            wall_ms: started.elapsed().as_millis() as u64,
+        let price = prices::price(&self.prices, provider.kind, question.model);
+        let Read { text, input_tokens, cached_input_tokens, output_tokens } = read;
+        let call = Call {
+            provider: question.provider.to_owned(),
+            model: question.model.to_owned(),
+            failure: text.as_ref().err().map(|failure| failure.kind),
+            input_tokens,
+            cached_input_tokens,
+            output_tokens,
+            cost_micros: price.map(|price| price.cost_micros(input_tokens, cached_input_tokens, output_tokens)),
+            latency_ms: started.elapsed().as_millis() as u64,
         };
-        let answer = Answer { text: read.text, usage };
+        let answer = Answer { text, call };
         if let Some(metrics) = &self.metrics {
-            count(metrics, question, &answer);
+            count(metrics, &answer.call);
         }
         answer
     }
@@ -145,18 +159,24 @@ impl Client {
         let reply: Value = serde_json::from_slice(&body).map_err(|error| {
             Failure::new(FailureKind::Malformed, format!("the provider's reply is not JSON: {error}"))
         })?;
-        if error_in(&reply).is_some() { Err(failed()) } else { Ok(wire::read(provider.kind, &reply)) }
+        let read = wire::read(provider.kind, &reply);
+        // What was used up before the error is paid for.
+        Ok(if error_in(&reply).is_some() { Read { text: Err(failed()), ..read } } else { read })
     }
 }
 
 /// Counts a call. A model that nobody configured cannot be called, so the labels are bounded.
-fn count(metrics: &Metrics, question: &Question<'_>, answer: &Answer) {
-    let (provider, model) = (question.provider, question.model);
-    let result = answer.text.as_ref().map_or_else(|failure| failure.kind.as_str(), |_| "ok");
+fn count(metrics: &Metrics, call: &Call) {
+    let (provider, model) = (call.provider.as_str(), call.model.as_str());
+    let result = call.failure.map_or("ok", FailureKind::as_str);
     metrics.llm_requests.with_label_values(&[provider, model, result]).inc();
-    metrics.llm_seconds.with_label_values(&[provider, model]).observe(answer.usage.wall_ms as f64 / 1_000.0);
-    for (direction, tokens) in [("input", answer.usage.input_tokens), ("output", answer.usage.output_tokens)] {
+    metrics.llm_seconds.with_label_values(&[provider, model]).observe(call.latency_ms as f64 / 1_000.0);
+    for (direction, tokens) in [("input", call.input_tokens), ("output", call.output_tokens)] {
         metrics.llm_tokens.with_label_values(&[provider, model, direction]).inc_by(tokens);
+    }
+    // A series that stays at 0 would say that a model is free whose price nobody knows.
+    if let Some(cost) = call.cost_micros {
+        metrics.llm_cost.with_label_values(&[provider, model]).inc_by(cost as f64 / 1e6);
     }
 }
 

@@ -105,6 +105,11 @@ pub(crate) fn check(key: &str, reviewer: &crate::Reviewer) -> Result<(), String>
             "{key}.require.verdict = \"fail\" needs a reviewer that says pass or fail; set {key}.format = \"judge\""
         ));
     }
+    if reviewer.require.verdict == Answer::Fail && reviewer.instructions.is_none() {
+        return Err(format!(
+            "{key}.require.verdict = \"fail\" needs {key}.instructions: the question to which the answer must be `fail`"
+        ));
+    }
     if reviewer.max_input_bytes < crate::Reviewer::MIN_INPUT_BYTES {
         return Err(format!("{key}.max_input_bytes must be at least {}", crate::Reviewer::MIN_INPUT_BYTES));
     }

@@ -512,9 +512,10 @@ mod tests {
         let (config, _) = load_text(&judge(""), &[], &[]).unwrap();
         let expected = [Input::Issue, Input::PreviousRequiredChange, Input::GateOutput, Input::Diff];
         assert_eq!(config.reviewers["j"].inputs, expected);
-        // A path in a model's name is only a provider's where there is such a one.
-        let gateway = judge("").replace("\"m\"", "\"meta/m\"");
-        assert_eq!(load_text(&gateway, &[], &[]).unwrap().0.reviewers["j"].model.as_deref(), Some("meta/m"));
+        // A path in a model's name is not a provider's where the provider is named, or where there is no such one.
+        let gateway = judge("").replace("\"m\"", "\"p/m\"");
+        assert_eq!(load_text(&gateway, &[], &[]).unwrap().0.reviewers["j"].model.as_deref(), Some("p/m"));
+        check_error(&text.replace("anthropic/", "meta/"), &["reviewers.review needs a `provider`"]);
     }
 
     #[test]
@@ -524,11 +525,12 @@ mod tests {
         check_error(&judge("inputs = [\"issue\", \"summary\"]"), &["reviewers.j.inputs", "nothing of the change"]);
         check_error(&judge("require = { inputs = [\"files\"] }"), &["require.inputs", "`files`"]);
         check_error(&judge("require = { verdict = \"fail\" }"), &["require.verdict", "format = \"judge\""]);
+        let turned = "format = \"judge\"\nrequire = { verdict = \"fail\", inputs = [\"gate_output\"] }";
+        check_error(&judge(turned), &["require.verdict", "reviewers.j.instructions"]);
+        load_text(&judge(&format!("{turned}\ninstructions = \"Is it slower?\"")), &[], &[]).unwrap();
         check_error(&judge("require = { verdct = \"pass\" }"), &["verdct", "did you mean `verdict`?"]);
         check_error(&judge("output = \"../x\""), &["reviewers.j.output", "../x"]);
         check_error(&judge("max_input_bytes = 100"), &["reviewers.j.max_input_bytes", "4000"]);
-        let turned = judge("format = \"judge\"\nrequire = { verdict = \"fail\", inputs = [\"gate_output\"] }");
-        load_text(&turned, &[], &[]).unwrap();
     }
 
     #[test]

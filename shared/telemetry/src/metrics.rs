@@ -4,7 +4,7 @@
 //! coordinator alike: exact across restarts, so take the maximum over instances, never the sum. The others count what
 //! their own process did.
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{CounterVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry};
 
 /// What kind of a metric it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +88,7 @@ metrics! {
     Process Counter "llm_requests_total" ["provider", "model", "result"] "Calls to models.";
     Process Histogram "llm_request_seconds" ["provider", "model"] "How long calls to models took.";
     Process Counter "llm_tokens_total" ["provider", "model", "direction"] "Tokens, direction input or output.";
+    Process Counter "llm_cost_usd_total" ["provider", "model"] "US dollars that calls to models cost; nothing of models whose price nobody knows.";
     Process Histogram "store_command_seconds" ["operation"] "How long store operations took, waiting for work excluded.";
     Process Gauge "build_info" ["version"] "Always 1.";
 }
@@ -110,6 +111,8 @@ pub struct Metrics {
     pub llm_seconds: HistogramVec,
     /// `refile_llm_tokens_total`
     pub llm_tokens: IntCounterVec,
+    /// `refile_llm_cost_usd_total`
+    pub llm_cost: CounterVec,
     /// `refile_store_command_seconds`
     pub store_command: HistogramVec,
 }
@@ -133,6 +136,14 @@ fn counter(registry: &Registry, name: &str) -> prometheus::Result<IntCounterVec>
     Ok(counter)
 }
 
+/// A counter that grows by fractions.
+fn sum(registry: &Registry, name: &str) -> prometheus::Result<CounterVec> {
+    let d = definition(name);
+    let counter = CounterVec::new(Opts::new(d.name, d.help), d.labels)?;
+    registry.register(Box::new(counter.clone()))?;
+    Ok(counter)
+}
+
 impl Metrics {
     /// Defines the metrics that a process keeps itself.
     pub fn new() -> prometheus::Result<Self> {
@@ -150,6 +161,7 @@ impl Metrics {
             llm_requests: counter(&registry, "refile_llm_requests_total")?,
             llm_seconds: histogram(&registry, "refile_llm_request_seconds", &CALLS)?,
             llm_tokens: counter(&registry, "refile_llm_tokens_total")?,
+            llm_cost: sum(&registry, "refile_llm_cost_usd_total")?,
             store_command: histogram(&registry, "refile_store_command_seconds", &COMMANDS)?,
             registry,
         })
@@ -179,6 +191,7 @@ mod tests {
         metrics.llm_requests.with_label_values(&["p", "m", "ok"]).inc();
         metrics.llm_seconds.with_label_values(&["p", "m"]).observe(1.0);
         metrics.llm_tokens.with_label_values(&["p", "m", "input"]).inc();
+        metrics.llm_cost.with_label_values(&["p", "m"]).inc_by(0.01);
         metrics.store_command.with_label_values(&["claim"]).observe(0.1);
         let gathered: Vec<String> = metrics.registry.gather().iter().map(|f| f.name().to_owned()).collect();
         assert_eq!(gathered.len(), names.len());
