@@ -336,6 +336,7 @@ fn every_command_says_what_it_does() {
         (&["escalation", "retry"], "same job again"),
         (&["escalation", "reject"], "Turn the task down"),
         (&["verdict", "parse"], "verdict that a reply holds"),
+        (&["calibration"], "what turned out to be right"),
         (&["config", "show"], "where it comes from"),
         (&["partitions"], "how many partitions"),
         (&["bench"], "how fast the queue is"),

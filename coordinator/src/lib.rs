@@ -10,6 +10,7 @@
 //! - [`submission`]: new tasks, as people write them
 //! - [`view`]: a task as people and programs see it
 //! - [`escalations`]: what waits for a person
+//! - [`calibration`]: thresholds that follow recent confidences, and how often verdicts were right
 //! - [`fleet`]: the fleet's numbers as metrics
 //! - [`api`]: the HTTP side
 
@@ -19,6 +20,7 @@ pub mod apply;
 pub mod submission;
 pub mod view;
 pub mod escalations;
+pub mod calibration;
 pub mod fleet;
 pub mod api;
 
@@ -33,6 +35,8 @@ use refile_store::{Presence, Store};
 use refile_telemetry::{Health, Metrics};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+
+use crate::calibration::Rules;
 
 /// How many loops take and decide outcomes, so that some decide while others wait for the store.
 const DECIDING: usize = 4;
@@ -111,8 +115,10 @@ impl Coordinator {
                 }
             }
         };
-        let deciding = join_all((0..DECIDING).map(|_| outcomes::run(&self, &shutdown)));
-        tokio::join!(deciding, housekeeping::run(&self, &shutdown), serving);
+        let rules = Rules::now(&self).await;
+        let current = rules.subscribe();
+        let deciding = join_all((0..DECIDING).map(|_| outcomes::run(&self, &current, &shutdown)));
+        tokio::join!(deciding, rules.follow(&shutdown), housekeeping::run(&self, &shutdown), serving);
         if let Err(error) = self.store.presence(&self.presence(), true).await {
             tracing::debug!(%error, "could not say that the coordinator leaves");
         }

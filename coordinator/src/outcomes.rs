@@ -1,11 +1,13 @@
 //! Take, decide, commit: many outcomes at a time.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use refile_core::{Event, Policy, Transition, decide};
 use refile_store::commit::commit;
 use refile_store::{Commit, Committed, Happening, Receipt, Store, StoreError, TakeRequest, Taken};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{Coordinator, now};
@@ -17,9 +19,9 @@ const WAIT: Duration = Duration::from_secs(2);
 /// The pause after the store did not answer.
 const AWAY: Duration = Duration::from_millis(500);
 
-/// Decides outcomes until `shutdown`. What was taken and not decided by then is taken over by another coordinator.
-pub async fn run(coordinator: &Coordinator, shutdown: &CancellationToken) {
-    let policy = coordinator.config.policy();
+/// Decides outcomes by the rules of the moment until `shutdown`. What was taken and not decided by then is taken over by
+/// another coordinator.
+pub async fn run(coordinator: &Coordinator, rules: &watch::Receiver<Arc<Policy>>, shutdown: &CancellationToken) {
     let request = TakeRequest {
         consumer: coordinator.name.clone(),
         max: BATCH,
@@ -33,7 +35,10 @@ pub async fn run(coordinator: &Coordinator, shutdown: &CancellationToken) {
             taken = coordinator.store.take_outcomes(&request) => taken,
         };
         let settled = match taken {
-            Ok(taken) => settle(coordinator.store.as_ref(), &policy, taken).await,
+            Ok(taken) => {
+                let policy = rules.borrow().clone();
+                settle(coordinator.store.as_ref(), &policy, taken).await
+            }
             Err(error) => Err(error),
         };
         coordinator.health.turned(settled.is_ok());

@@ -11,7 +11,7 @@ use refile_core::failure::{Failure, FailureKind};
 use refile_core::gate::GateReport;
 use refile_core::task::{Change, Review, Usage};
 use refile_core::verdict::{self, Format, Verdict};
-use refile_core::{Outcome, Queue, TaskState, Timestamp};
+use refile_core::{Outcome, Queue, TaskState};
 use refile_store::{ClaimRequest, OpenOptions, Report, Reported, Store};
 use refile_telemetry::{Health, Metrics};
 use reqwest::{Client, Method, Response, StatusCode};

@@ -7,6 +7,7 @@
 //! - [`tree`]: the folder that an attempt works in
 //! - [`change`]: snapshots, diffs, patch ids and merges
 //! - [`contents`]: the changed files as they are now
+//! - [`history`]: what the commits of a branch tell
 //!
 //! The host's git works with the mirror as its `GIT_DIR` and an index outside the tree. It never reads what lies in a
 //! tree's `.git`: an agent may have written hooks, filters and monitors there.
@@ -17,6 +18,7 @@ pub mod mirror;
 pub mod tree;
 pub mod change;
 pub mod contents;
+pub mod history;
 
 pub use change::Merge;
 pub use contents::{ChangedFile, Content};

@@ -99,12 +99,12 @@ fn about(job: &ReviewJob<'_>, reviewer: &str, verdict: Result<Verdict, Failure>,
 /// Asks all members at once and makes one verdict of theirs. Where too few gave an opinion it is a failed review, of the
 /// kind of the first member's failure.
 async fn panel(job: &ReviewJob<'_>, material: &Material<'_>) -> Review {
-    let seats = job.reviewer.members.iter().enumerate().map(async |(at, name)| match job.reviewers.get(name) {
-        Some(reviewer) => judged(job, material, Seat { name, reviewer, member: Some(at) }).await,
-        None => {
-            let detail = format!("this worker's configuration has no [reviewers.{name}]");
-            about(job, name, Err(Failure::new(FailureKind::Configuration, detail)), Asked::default())
+    let seats = job.reviewer.members.iter().enumerate().map(async |(at, name)| {
+        if let Some(reviewer) = job.reviewers.get(name) {
+            return judged(job, material, Seat { name, reviewer, member: Some(at) }).await;
         }
+        let detail = format!("this worker's configuration has no [reviewers.{name}]");
+        about(job, name, Err(Failure::new(FailureKind::Configuration, detail)), Asked::default())
     });
     let members: Vec<Review> = join_all(seats).await;
     let verdicts: Vec<Verdict> = members.iter().map(|m| m.verdict.clone()).collect();
@@ -118,7 +118,9 @@ async fn panel(job: &ReviewJob<'_>, material: &Material<'_>) -> Review {
         _ => Ok(verdict),
     };
     let mut asked = Asked::default();
-    members.iter().for_each(|m| asked.usage += m.usage);
+    for member in &members {
+        asked.usage += member.usage;
+    }
     let seat = Seat { name: job.name, reviewer: job.reviewer, member: None };
     let verdict = kept(job, seat, verdict, &mut asked).await;
     Review { members, ..about(job, job.name, verdict, asked) }

@@ -106,6 +106,11 @@ impl Workspace {
         Mirror::open(&self.dir.join("mirrors"), url).await
     }
 
+    /// Whether a repository lies on this machine, or a mirror of it does.
+    pub fn reaches(&self, url: &str) -> bool {
+        names::is_local(url) || Mirror::is_in(&self.dir.join("mirrors"), url)
+    }
+
     /// A new tree for a claim.
     pub async fn tree(
         &self,

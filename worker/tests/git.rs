@@ -266,6 +266,41 @@ async fn a_trailer_is_found_and_a_mention_is_not() {
 }
 
 #[tokio::test]
+async fn what_was_taken_back_is_known_by_its_trailer() {
+    let place = Place::new();
+    let mirror = place.mirror().await;
+    let commit = |name: &str, message: &str| {
+        std::fs::write(place.origin.join(name), name).unwrap();
+        git(&place.origin, &["add", "-A"]);
+        git(&place.origin, &["commit", "-q", "-m", message]);
+        place.head("main")
+    };
+    let revert = |commit: &str| {
+        git(&place.origin, &["revert", "--no-edit", commit]);
+        place.head("main")
+    };
+    let found = async || {
+        let head = mirror.fetch("main").await.unwrap();
+        mirror.reverted(&head, "Refile-Task").await.unwrap().into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(found().await, Vec::<String>::new());
+    let landed: Vec<String> =
+        ["t1", "t2", "t3"].iter().map(|t| commit(t, &format!("{t}\n\nRefile-Task: {t}\nRefile-Attempt: 1"))).collect();
+    let by_hand = commit("by-hand", "by hand");
+    revert(&by_hand);
+    commit("mention", &format!("x\n\nwe say: This reverts commit {}.", landed[2]));
+    commit("unknown", &format!("x\n\nThis reverts commit {}.\nThis reverts commit abc.", "e".repeat(40)));
+    assert_eq!(found().await, Vec::<String>::new(), "a mention, or a commit that no task landed");
+    revert(&landed[0]);
+    let again = revert(&landed[1]);
+    assert_eq!(found().await, ["t1", "t2"]);
+    let back = revert(&again);
+    assert_eq!(found().await, ["t1"], "it was brought again");
+    revert(&back);
+    assert_eq!(found().await, ["t1", "t2"], "and taken back again");
+}
+
+#[tokio::test]
 async fn trees_of_dead_workers_are_swept_and_those_in_use_are_not() {
     let place = Place::new();
     let base = place.head("main");

@@ -8,6 +8,7 @@ mod task;
 mod history;
 mod escalation;
 mod verdict;
+mod calibration;
 mod config;
 mod partitions;
 mod bench;
@@ -28,6 +29,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     match command {
         Command::Demo(arguments) => demo::run(&arguments, global.json).await,
         Command::Verdict(VerdictCommand::Parse(arguments)) => verdict::parse(&arguments),
+        Command::Calibration => calibration::run(&Context::new(&global)?).await,
         Command::Init(arguments) => init::run(&arguments, global.json),
         Command::Up(arguments) => up::run(&Context::new(&global)?, &arguments).await,
         Command::Submit(arguments) => submit::run(&Context::new(&global)?, arguments).await,

@@ -123,3 +123,56 @@ pub(crate) fn check(key: &str, reviewer: &crate::Reviewer) -> Result<(), String>
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::tests::{check_error, load_text};
+
+    /// A reviewer with more in its section.
+    fn judge(more: &str) -> String {
+        format!(
+            "[reviewers.j]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m\"\n{more}\n[providers.p]\nkind = \"anthropic\"\n"
+        )
+    }
+
+    #[test]
+    fn every_field_of_a_judge_stage_is_read() {
+        let text = "[reviewers.review]\ntype = \"llm\"\nmodel = \"anthropic/claude-sonnet-4-6\"\n\
+                    inputs = [\"issue\", \"git_diff\", \"test_output\"]\nrequire = { verdict = \"pass\" }\n\
+                    instructions = \"Review.\"\noutput = \"review_result\"\ncontinue_on_error = true\n\
+                    max_tokens = 900\ntimeout = \"2m\"\n[providers.anthropic]\nkind = \"anthropic\"\n";
+        let (config, _) = load_text(text, &[], &[]).unwrap();
+        let review = &config.reviewers["review"];
+        assert_eq!(review.inputs, [Input::Issue, Input::Diff, Input::GateOutput]);
+        assert_eq!(
+            (review.provider.as_deref(), review.model.as_deref()),
+            (Some("anthropic"), Some("claude-sonnet-4-6"))
+        );
+        assert!(review.require.is_usual() && review.continue_on_error);
+        assert_eq!((review.output.as_deref(), review.max_tokens), (Some("review_result"), 900));
+        assert!(config.policy().reviewers[0].continue_on_error);
+        let (config, _) = load_text(&judge(""), &[], &[]).unwrap();
+        let expected = [Input::Issue, Input::PreviousRequiredChange, Input::GateOutput, Input::Diff];
+        assert_eq!(config.reviewers["j"].inputs, expected);
+        // A path in a model's name is not a provider's where the provider is named, or where there is no such one.
+        let gateway = judge("").replace("\"m\"", "\"p/m\"");
+        assert_eq!(load_text(&gateway, &[], &[]).unwrap().0.reviewers["j"].model.as_deref(), Some("p/m"));
+        check_error(&text.replace("anthropic/", "meta/"), &["reviewers.review needs a `provider`"]);
+    }
+
+    #[test]
+    fn inputs_that_make_no_sense_are_refused() {
+        check_error(&judge("inputs = [\"diff\", \"isue\"]"), &["isue", "line 5", "did you mean `issue`?"]);
+        check_error(&judge("inputs = []"), &["reviewers.j.inputs", "`diff`"]);
+        check_error(&judge("inputs = [\"issue\", \"summary\"]"), &["reviewers.j.inputs", "nothing of the change"]);
+        check_error(&judge("require = { inputs = [\"files\"] }"), &["require.inputs", "`files`"]);
+        check_error(&judge("require = { verdict = \"fail\" }"), &["require.verdict", "format = \"judge\""]);
+        let turned = "format = \"judge\"\nrequire = { verdict = \"fail\", inputs = [\"gate_output\"] }";
+        check_error(&judge(turned), &["require.verdict", "reviewers.j.instructions"]);
+        load_text(&judge(&format!("{turned}\ninstructions = \"Is it slower?\"")), &[], &[]).unwrap();
+        check_error(&judge("require = { verdct = \"pass\" }"), &["verdct", "did you mean `verdict`?"]);
+        check_error(&judge("output = \"../x\""), &["reviewers.j.output", "../x"]);
+        check_error(&judge("max_input_bytes = 100"), &["reviewers.j.max_input_bytes", "4000"]);
+    }
+}

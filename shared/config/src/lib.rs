@@ -3,6 +3,7 @@
 //! # Layout
 //! - [`schema`]: the file's sections and keys, with their defaults
 //! - [`load`](fn@load): flags over environment over file over defaults
+//! - `reviewers`: who is asked in whose turn, and what a reviewer cannot be told
 //! - [`show`]: where each value comes from
 //! - [`duration`]: `"30m"` as a value
 //! - [`threshold`]: `0.7` or `"q20"` as a value
@@ -15,6 +16,7 @@ pub mod inputs;
 pub mod prices;
 pub mod schema;
 mod load;
+mod reviewers;
 pub mod show;
 
 pub use duration::Span;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use crate::schema::{Config, Reviewer, ReviewerType};
+use crate::schema::{Config, ReviewerType};
 use crate::show::{Source, Sources, fixed_keys};
 
 /// The file's usual name.
@@ -209,30 +209,10 @@ fn validate(config: &Config) -> Result<(), String> {
         }
     }
     for (name, reviewer) in &config.reviewers {
-        match reviewer.kind {
-            ReviewerType::Command if reviewer.command.is_empty() => {
-                return Err(format!("reviewers.{name}.command is empty; name a program"));
-            }
-            ReviewerType::Llm if reviewer.model.is_none() => {
-                return Err(format!("reviewers.{name} needs a `model`"));
-            }
-            ReviewerType::Llm if reviewer.provider.as_ref().is_none_or(|p| !config.providers.contains_key(p)) => {
-                let named = reviewer.provider.as_deref().unwrap_or("NAME");
-                return Err(format!(
-                    "reviewers.{name} needs a `provider` that exists: write a section [providers.{named}]"
-                ));
-            }
-            _ => {}
-        }
-        validate_reviewer(config, name, reviewer)?;
+        crate::reviewers::validate(config, name, reviewer)?;
         crate::inputs::check(&format!("reviewers.{name}"), reviewer)?;
     }
-    for (model, price) in &config.prices {
-        let prices = [Some(price.input), Some(price.output), price.cached_input];
-        if prices.into_iter().flatten().any(|usd| !usd.is_finite() || usd < 0.0) {
-            return Err(format!("prices.\"{model}\": a price must be 0 or more US dollars per million tokens"));
-        }
-    }
+    crate::prices::check(&config.prices)?;
     validate_limits(config)?;
     if p.budget.cost_usd.is_some_and(|usd| !usd.is_finite() || usd < 0.0) {
         return Err("policy.budget.cost_usd must be 0 or more".to_owned());
@@ -249,45 +229,6 @@ fn validate(config: &Config) -> Result<(), String> {
         }
         if !seen.insert(&gate.name) {
             return Err(format!("the gate `{}` is there twice", gate.name));
-        }
-    }
-    Ok(())
-}
-
-/// Holds that a panel has members that can be asked, and that what a reviewer is told can be done.
-fn validate_reviewer(config: &Config, name: &str, reviewer: &Reviewer) -> Result<(), String> {
-    let key = format!("reviewers.{name}");
-    let is_panel = reviewer.kind == ReviewerType::Panel;
-    if is_panel && reviewer.members.is_empty() {
-        return Err(format!("{key}.members is empty; name the reviewers that are asked"));
-    }
-    if !is_panel && !reviewer.members.is_empty() {
-        return Err(format!("{key}.members is for panels; set {key}.type = \"panel\" or leave it out"));
-    }
-    for (at, member) in reviewer.members.iter().enumerate() {
-        let kind = config.reviewers.get(member).map(|r| r.kind);
-        let why = match kind {
-            None => format!("there is no [reviewers.{member}]"),
-            Some(ReviewerType::Panel) => "that is a panel itself; name its members".to_owned(),
-            Some(ReviewerType::Human) => "that is a person; a member is a command or an llm".to_owned(),
-            Some(_) if reviewer.members[..at].contains(member) => "it is there twice".to_owned(),
-            Some(_) => continue,
-        };
-        return Err(format!("{key}.members names `{member}`, and {why}"));
-    }
-    if reviewer.fallback_model.is_some() && reviewer.kind != ReviewerType::Llm {
-        return Err(format!("{key}.fallback_model is for reviewers of type llm; leave it out"));
-    }
-    if reviewer.other_model_than_coder {
-        if config.asked_by(name).any(|(_, r)| r.model.is_none()) {
-            return Err(format!(
-                "{key}.other_model_than_coder needs to know with which `model` each of its judges works"
-            ));
-        }
-        if !config.agents.is_empty() && config.agents.values().all(|a| a.model.is_none()) {
-            return Err(format!(
-                "{key}.other_model_than_coder needs to know the coder's model; set it, as in agents.NAME.model = \"…\""
-            ));
         }
     }
     Ok(())
@@ -325,11 +266,14 @@ fn validate_limits(config: &Config) -> Result<(), String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::Input;
 
-    fn load_text(text: &str, env: &[(&str, &str)], flags: &[Override]) -> Result<(Config, Sources), ConfigError> {
+    pub(crate) fn load_text(
+        text: &str,
+        env: &[(&str, &str)],
+        flags: &[Override],
+    ) -> Result<(Config, Sources), ConfigError> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("refile.toml");
         std::fs::write(&path, text).unwrap();
@@ -337,7 +281,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_error(text: &str, says: &[&str]) {
+    pub(crate) fn check_error(text: &str, says: &[&str]) {
         let error = load_text(text, &[], &[]).unwrap_err().to_string();
         for word in says {
             assert!(error.contains(word), "{error:?} does not say {word:?}");
@@ -418,132 +362,6 @@ mod tests {
         let (config, _) =
             load_text("[agents.zed]\ncommand = [\"z\"]\n[agents.abc]\ncommand = [\"a\"]\n", &[], &[]).unwrap();
         assert_eq!(config.policy().ladder, ["zed"]);
-    }
-
-    /// Two commands and a panel of them.
-    const PANEL: &str = "[reviewers.both]\ntype = \"panel\"\nmembers = [\"a\", \"b\"]\n\
-                         [reviewers.a]\ncommand = [\"x\"]\n[reviewers.b]\ncommand = [\"x\"]\n";
-
-    #[test]
-    fn members_of_a_panel_are_not_asked_on_their_own() {
-        let names = |text: &str| {
-            let (config, _) = load_text(text, &[], &[]).unwrap();
-            config.policy().reviewers.into_iter().map(|r| r.name).collect::<Vec<_>>()
-        };
-        let more = format!("{PANEL}[reviewers.ann]\ntype = \"human\"\n");
-        assert_eq!(names(&more), ["both", "ann"]);
-        let first = format!("[reviewers.quick]\ncommand = [\"x\"]\n{PANEL}");
-        assert_eq!(names(&first), ["quick", "both"]);
-        // The first one is the default whatever else it is.
-        let member_first = "[reviewers.a]\ncommand = [\"x\"]\n[reviewers.b]\ncommand = [\"x\"]\n\
-                            [reviewers.both]\ntype = \"panel\"\nmembers = [\"a\", \"b\"]\n";
-        assert_eq!(names(member_first), ["a", "both"]);
-    }
-
-    #[test]
-    fn panels_that_cannot_be_asked_are_refused() {
-        let panel = |members: &str| format!("{PANEL}[reviewers.p]\ntype = \"panel\"\nmembers = {members}\n");
-        check_error(&panel("[]"), &["reviewers.p.members is empty"]);
-        check_error(&panel("[\"ghost\"]"), &["reviewers.p.members names `ghost`", "no [reviewers.ghost]"]);
-        check_error(&panel("[\"a\", \"both\"]"), &["reviewers.p.members names `both`", "a panel itself"]);
-        check_error(&panel("[\"a\", \"a\"]"), &["names `a`", "twice"]);
-        let person = format!("{}[reviewers.ann]\ntype = \"human\"\n", panel("[\"ann\"]"));
-        check_error(&person, &["names `ann`", "a person"]);
-        check_error("[reviewers.a]\ncommand = [\"x\"]\nmembers = [\"b\"]\n", &["reviewers.a.members is for panels"]);
-        check_error(&format!("{}rule = \"most\"\n", panel("[\"a\"]")), &["most", "majority"]);
-        check_error("[reviewers.a]\ncommand = [\"x\"]\nfallback_model = \"m\"\n", &["reviewers.a.fallback_model"]);
-    }
-
-    #[test]
-    fn a_threshold_is_a_number_or_a_quantile() {
-        let text = |t: &str| format!("{PANEL}[reviewers.c]\ncommand = [\"x\"]\nconfidence = {t}\n");
-        let load = |t: &str| load_text(&text(t), &[], &[]).unwrap().0;
-        let of_c = |config: &Config| config.policy().threshold("c");
-        assert_eq!((of_c(&load("0.75")), load("0.75").quantiles()), (0.75, vec![]));
-        assert_eq!((of_c(&load("\"q20\"")), load("\"q20\"").quantiles()), (0.6, vec![("c", 20)]));
-        assert_eq!(of_c(&load("0")), 0.0);
-        for bad in ["1.0", "-0.1", "\"q0\"", "\"q100\"", "\"20\"", "\"0.7\""] {
-            check_error(&text(bad), &["line", "less than 1", "q20"]);
-        }
-        let (config, sources) = load_text(&text("\"q20\""), &[], &[]).unwrap();
-        let shown = crate::show::lines(&config, &sources);
-        let line = shown.iter().find(|l| l.key == "reviewers.c.confidence").unwrap();
-        assert_eq!(line.value.as_str(), Some("q20"));
-    }
-
-    #[test]
-    fn a_judge_of_another_model_than_the_coders_needs_to_know_both() {
-        let agent = |model: &str| format!("[agents.fixer]\ncommand = [\"x\"]\n{model}");
-        let judge = |model: &str| format!("[reviewers.j]\ncommand = [\"x\"]\n{model}other_model_than_coder = true\n");
-        let (known, unknown) = (agent("model = \"m-1\"\n"), agent(""));
-        check_error(&(known.clone() + &judge("")), &["reviewers.j.other_model_than_coder", "`model`"]);
-        check_error(&(unknown + &judge("model = \"m-1\"\n")), &["agents.NAME.model"]);
-        let (config, _) = load_text(&(known.clone() + &judge("model = \"m-1\"\n")), &[], &[]).unwrap();
-        assert_eq!(config.policy().next_reviewer("fixer", &[]), ("j", false));
-        // A panel does not judge what one of its members must not.
-        let panel = "[reviewers.p]\ntype = \"panel\"\nmembers = [\"j\"]\n[reviewers.k]\ncommand = [\"x\"]\n";
-        let (config, _) = load_text(&(known + panel + &judge("model = \"m-1\"\n")), &[], &[]).unwrap();
-        assert_eq!(config.policy().next_reviewer("fixer", &[]), ("k", true));
-    }
-
-    /// A reviewer with more in its section.
-    fn judge(more: &str) -> String {
-        format!(
-            "[reviewers.j]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m\"\n{more}\n[providers.p]\nkind = \"anthropic\"\n"
-        )
-    }
-
-    #[test]
-    fn every_field_of_a_judge_stage_is_read() {
-        let text = "[reviewers.review]\ntype = \"llm\"\nmodel = \"anthropic/claude-sonnet-4-6\"\n\
-                    inputs = [\"issue\", \"git_diff\", \"test_output\"]\nrequire = { verdict = \"pass\" }\n\
-                    instructions = \"Review.\"\noutput = \"review_result\"\ncontinue_on_error = true\n\
-                    max_tokens = 900\ntimeout = \"2m\"\n[providers.anthropic]\nkind = \"anthropic\"\n";
-        let (config, _) = load_text(text, &[], &[]).unwrap();
-        let review = &config.reviewers["review"];
-        assert_eq!(review.inputs, [Input::Issue, Input::Diff, Input::GateOutput]);
-        assert_eq!(
-            (review.provider.as_deref(), review.model.as_deref()),
-            (Some("anthropic"), Some("claude-sonnet-4-6"))
-        );
-        assert!(review.require.is_usual() && review.continue_on_error);
-        assert_eq!((review.output.as_deref(), review.max_tokens), (Some("review_result"), 900));
-        assert!(config.policy().reviewers[0].continue_on_error);
-        let (config, _) = load_text(&judge(""), &[], &[]).unwrap();
-        let expected = [Input::Issue, Input::PreviousRequiredChange, Input::GateOutput, Input::Diff];
-        assert_eq!(config.reviewers["j"].inputs, expected);
-        // A path in a model's name is not a provider's where the provider is named, or where there is no such one.
-        let gateway = judge("").replace("\"m\"", "\"p/m\"");
-        assert_eq!(load_text(&gateway, &[], &[]).unwrap().0.reviewers["j"].model.as_deref(), Some("p/m"));
-        check_error(&text.replace("anthropic/", "meta/"), &["reviewers.review needs a `provider`"]);
-    }
-
-    #[test]
-    fn inputs_that_make_no_sense_are_refused() {
-        check_error(&judge("inputs = [\"diff\", \"isue\"]"), &["isue", "line 5", "did you mean `issue`?"]);
-        check_error(&judge("inputs = []"), &["reviewers.j.inputs", "`diff`"]);
-        check_error(&judge("inputs = [\"issue\", \"summary\"]"), &["reviewers.j.inputs", "nothing of the change"]);
-        check_error(&judge("require = { inputs = [\"files\"] }"), &["require.inputs", "`files`"]);
-        check_error(&judge("require = { verdict = \"fail\" }"), &["require.verdict", "format = \"judge\""]);
-        let turned = "format = \"judge\"\nrequire = { verdict = \"fail\", inputs = [\"gate_output\"] }";
-        check_error(&judge(turned), &["require.verdict", "reviewers.j.instructions"]);
-        load_text(&judge(&format!("{turned}\ninstructions = \"Is it slower?\"")), &[], &[]).unwrap();
-        check_error(&judge("require = { verdct = \"pass\" }"), &["verdct", "did you mean `verdict`?"]);
-        check_error(&judge("output = \"../x\""), &["reviewers.j.output", "../x"]);
-        check_error(&judge("max_input_bytes = 100"), &["reviewers.j.max_input_bytes", "4000"]);
-    }
-
-    #[test]
-    fn prices_are_read_and_shown() {
-        let text = "[prices.\"my-model-1.5\"]\ninput = 3.0\noutput = 15\n";
-        let (config, sources) = load_text(text, &[], &[]).unwrap();
-        assert_eq!(config.prices["my-model-1.5"], crate::Price { input: 3.0, output: 15.0, cached_input: None });
-        let shown = crate::show::lines(&config, &sources);
-        let line = shown.iter().find(|l| l.key == "prices.my-model-1.5.output").unwrap();
-        assert!(matches!(line.source, Source::File(_)));
-        check_error("[prices.m]\ninput = -1.0\noutput = 1.0\n", &["prices.\"m\"", "0 or more"]);
-        check_error("[prices.m]\ninput = 1.0\n", &["output"]);
-        check_error("[prices.m]\ninput = 1.0\noutput = 1.0\ncache = 1.0\n", &["cache", "cached_input"]);
     }
 
     #[test]

@@ -44,6 +44,18 @@ impl Price {
 /// The prices by the models' names as the configuration gives them.
 pub type Prices = IndexMap<String, Price>;
 
+/// Holds that prices make sense.
+pub(crate) fn check(prices: &Prices) -> Result<(), String> {
+    let is_bad = |price: &&Price| {
+        let all = [Some(price.input), Some(price.output), price.cached_input];
+        all.into_iter().flatten().any(|usd| !usd.is_finite() || usd < 0.0)
+    };
+    match prices.iter().find(|(_, price)| is_bad(price)) {
+        Some((model, _)) => Err(format!("prices.\"{model}\": a price must be 0 or more US dollars per million tokens")),
+        None => Ok(()),
+    }
+}
+
 /// What a model of a provider costs; nothing where nobody knows. The configuration's word goes first, under the very name
 /// that the provider is asked for.
 pub fn price(configured: &Prices, kind: ProviderKind, model: &str) -> Option<Price> {
@@ -113,6 +125,8 @@ const BUILT_IN: &[(&str, f64, f64, f64)] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::tests::{check_error, load_text};
+    use crate::show::{Source, lines};
 
     #[track_caller]
     fn input(model: &str) -> Option<f64> {
@@ -173,5 +187,18 @@ mod tests {
             assert!(!name.contains(['.', '/']) && *name == without_date(name), "{name} would never be found");
             assert!(0.0 < *cached && cached < input && input < output, "{name}");
         }
+    }
+
+    #[test]
+    fn prices_are_read_and_shown() {
+        let text = "[prices.\"my-model-1.5\"]\ninput = 3.0\noutput = 15\n";
+        let (config, sources) = load_text(text, &[], &[]).unwrap();
+        assert_eq!(config.prices["my-model-1.5"], Price { input: 3.0, output: 15.0, cached_input: None });
+        let shown = lines(&config, &sources);
+        let line = shown.iter().find(|l| l.key == "prices.my-model-1.5.output").unwrap();
+        assert!(matches!(line.source, Source::File(_)));
+        check_error("[prices.m]\ninput = -1.0\noutput = 1.0\n", &["prices.\"m\"", "0 or more"]);
+        check_error("[prices.m]\ninput = 1.0\n", &["output"]);
+        check_error("[prices.m]\ninput = 1.0\noutput = 1.0\ncache = 1.0\n", &["cache", "cached_input"]);
     }
 }

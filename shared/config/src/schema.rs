@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use indexmap::IndexMap;
 use refile_core::panel::Rule;
-use refile_core::policy::{self, Budget, ContinueFrom, OnExhausted, Policy};
+use refile_core::policy::{Budget, ContinueFrom, OnExhausted, Policy};
 use refile_core::prompt::Carry;
 use refile_core::verdict::Format;
 use serde::{Deserialize, Serialize};
@@ -519,44 +519,6 @@ impl Config {
             reviewers: if reviewers.is_empty() { Policy::default().reviewers } else { reviewers },
             ..Policy::default()
         }
-    }
-
-    /// The reviewers that are asked on their own, in order: the first one, and those that are no member of a panel.
-    fn reviewers_in_turn(&self) -> Vec<policy::Reviewer> {
-        let is_member = |name: &String| self.reviewers.values().any(|r| r.members.contains(name));
-        let in_turn = self.reviewers.iter().enumerate().filter(|(at, (name, _))| *at == 0 || !is_member(name));
-        in_turn
-            .map(|(_, (name, reviewer))| policy::Reviewer {
-                name: name.clone(),
-                confidence: reviewer.confidence.and_then(Threshold::number),
-                not_for: self.models_not_judged_by(name, reviewer),
-                is_person: reviewer.kind == ReviewerType::Human,
-                continue_on_error: reviewer.continue_on_error,
-            })
-            .collect()
-    }
-
-    /// The models whose changes a reviewer does not judge. What a panel or one of its members rules out is ruled out for
-    /// the panel.
-    fn models_not_judged_by(&self, name: &str, reviewer: &Reviewer) -> Vec<String> {
-        let asked = self.asked_by(name).filter(|(_, r)| r.other_model_than_coder || reviewer.other_model_than_coder);
-        asked.flat_map(|(_, r)| [&r.model, &r.fallback_model]).flatten().cloned().collect()
-    }
-
-    /// The reviewers that are asked where this one is: the members of a panel, or itself.
-    pub fn asked_by<'c>(&'c self, name: &'c str) -> impl Iterator<Item = (&'c String, &'c Reviewer)> {
-        let is_asked = move |one: &String| match self.reviewers.get(name) {
-            Some(panel) if panel.kind == ReviewerType::Panel => panel.members.contains(one),
-            _ => one == name,
-        };
-        self.reviewers.iter().filter(move |(one, _)| is_asked(one))
-    }
-
-    /// The reviewers whose thresholds follow their own recent confidences, each with the share in percent that does not
-    /// pass.
-    pub fn quantiles(&self) -> Vec<(&str, u8)> {
-        let quantile = |r: &Reviewer| r.confidence.and_then(Threshold::quantile);
-        self.reviewers.iter().filter_map(|(name, r)| Some((name.as_str(), quantile(r)?))).collect()
     }
 
     /// What is carried from one attempt into the next.

@@ -71,7 +71,7 @@ pub(crate) fn labelled<'t>(task: &'t Task, escalation: &Escalation) -> Vec<(&'t 
     let Some(good) = says_good(escalation) else { return Vec::new() };
     let found = task.phase(&escalation.phase).and_then(|phase| judged(phase, escalation));
     let Some((attempt, head)) = found else { return Vec::new() };
-    let meant = opinions(&attempt.reviews).filter(|r| r.head == head && r.at <= escalation.at);
+    let meant = opinions(&attempt.reviews).filter(|r| r.head == head);
     meant.map(|review| (review, is_right(review, good))).collect()
 }
 
@@ -87,11 +87,11 @@ fn is_right(review: &Review, was_good: bool) -> bool {
 
 /// What people decided about the change that a review is about.
 fn decided_good(task: &Task, phase: &Phase, attempt: &Attempt, review: &Review) -> Option<bool> {
-    let mut about_it = task.escalations.iter().filter(|e| e.phase == phase.name).filter(|e| {
-        judged(phase, e)
-            .is_some_and(|(judged, head)| std::ptr::eq(judged, attempt) && review.head == head && review.at <= e.at)
-    });
-    about_it.find_map(says_good)
+    let is_about_it = |e: &&Escalation| {
+        e.phase == phase.name
+            && judged(phase, e).is_some_and(|(a, head)| std::ptr::eq(a, attempt) && review.head == head)
+    };
+    task.escalations.iter().filter(is_about_it).find_map(says_good)
 }
 
 /// Whether a person's decision says of the change that it is good as it is. Where something else than a verdict was in

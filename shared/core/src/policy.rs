@@ -244,7 +244,8 @@ mod tests {
     fn a_threshold_of_its_own_goes_before_the_policys() {
         let sure = Reviewer { confidence: Some(0.8), ..Reviewer::from("sure") };
         let policy = Policy { reviewers: vec![sure, "kind".into()], ..Policy::default() };
-        assert_eq!(["sure", "kind", "gone"].map(|name| policy.threshold(name)), [0.8, 0.6, 0.6]);
+        let of = |name| policy.threshold(name);
+        assert_eq!((of("sure"), of("kind"), of("gone")), (0.8, 0.6, 0.6));
     }
 
     #[test]

@@ -57,6 +57,20 @@ fn the_same_diff_again_puts_the_first_verdict_in_doubt() {
 }
 
 #[test]
+fn a_decision_stays_with_the_change_that_it_was_about() {
+    // The base moves after the approval, and another change is reviewed on the same attempt.
+    let rebased = "coded; approved 0.5; needs_changes 0.4; person approve; rebased; approved 0.9";
+    check(rebased, &["a approved right", "b needs_changes wrong", "a approved -"]);
+    // A predecessor is done again, and the numbers of attempts start again.
+    let mut world = World::of(Policy { max_attempts: 1, ..policy() }, common::workflow("plan, build<plan"));
+    world.run("plan: coded; plan: approved 0.9; build: coded; build: needs_changes 0.9 Fix a.");
+    world.run("build: person refile Fix a.; build: coded; build: retry_predecessor 0.9 phase:plan Plan again.");
+    world.run("plan: coded; plan: approved 0.8; build: coded; build: approved 0.7");
+    let expect = ["a approved -", "a approved -", "a needs_changes right", "a retry_predecessor -", "a approved -"];
+    assert_eq!(labels(&world, Fate::Unknown), expect);
+}
+
+#[test]
 fn a_decision_on_something_else_says_nothing_of_verdicts() {
     let mut world = World::new(Policy { max_land_failures: 1, ..policy() });
     world.run("coded; approved 0.9; land-failed network; person reject");

@@ -73,23 +73,4 @@ impl Mirror {
         let name = |entry: String| entry.split_once(':').map_or_else(String::new, |(_, path)| path.to_owned());
         Ok(found.entries().into_iter().map(name).collect())
     }
-
-    /// The newest commit reachable from `head`, and not from any of `without`, that carries the trailer.
-    pub async fn with_trailer(
-        &self,
-        head: &str,
-        without: &[&str],
-        key: &str,
-        value: &str,
-    ) -> Result<Option<String>, GitError> {
-        let format = format!("--format=%H%x09%(trailers:key={key},valueonly=true,separator=%x09)");
-        let mut args = vec!["log".to_owned(), "-z".to_owned(), format, names::commit(head)?.to_owned()];
-        for commit in without {
-            args.push(format!("^{}", names::commit(commit)?));
-        }
-        args.push("--".to_owned());
-        let log = self.git().ok(&args).await?.entries();
-        let carries = |entry: &&String| entry.split('\t').skip(1).any(|v| v.trim() == value);
-        Ok(log.iter().find(carries).and_then(|e| e.split('\t').next()).map(|commit| commit.trim().to_owned()))
-    }
 }

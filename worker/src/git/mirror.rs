@@ -85,6 +85,11 @@ impl Mirror {
         Ok(mirror)
     }
 
+    /// Whether a folder holds the mirror of a repository already.
+    pub fn is_in(folder: &Path, url: &str) -> bool {
+        folder.join(format!("{}.git", short_hash(url))).join("HEAD").exists()
+    }
+
     /// The repository's address as people may see it.
     pub fn shown(&self) -> String {
         names::shown(&self.url)

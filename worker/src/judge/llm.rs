@@ -201,7 +201,7 @@ mod tests {
     fn the_prompt_tells_of_the_inputs_and_of_no_others() {
         let usual = system_prompt(&reviewer(&serde_json::json!({})), &[]);
         assert!(usual.contains("- `diff`: ") && usual.contains("does what the issue asks"), "{usual}");
-        assert!(!usual.contains("`summary`") && !usual.contains("`files`: "), "{usual}");
+        assert!(!usual.contains("`summary`") && !usual.contains("- `files`: the changed"), "{usual}");
         let other = reviewer(&serde_json::json!({
             "inputs": ["summary", "files"], "format": "judge", "require": {"verdict": "fail"},
             "instructions": "Does it leak a secret?",

@@ -105,16 +105,11 @@ pub fn build(inputs: &Inputs<'_>) -> Packet {
     let Some(room) = max_bytes.checked_sub(text.len() + frames + said) else { return packet };
     packet.text = text;
     let room_for_list = if is_whole { 0 } else { (room / 8).min(MAX_LEFT_OUT) };
-    let shares = shares(&needs, room - room_for_list);
+    let fitted = fitted(&sections, &needs, room - room_for_list);
     let (mut bodies, mut left_out) = (String::new(), Vec::new());
-    for (section, share) in sections.iter().zip(shares) {
+    for (section, (kept, missing)) in sections.iter().zip(fitted) {
         let name = section.input.as_str();
-        if section.items.is_empty() {
-            bodies += &framed(nonce, name, if section.otherwise.len() <= share { section.otherwise } else { "" });
-            continue;
-        }
-        let (kept, missing) = fit(&section.items, share);
-        if !kept.is_empty() {
+        if !section.items.is_empty() && !kept.is_empty() {
             packet.shown.push(section.input);
         }
         bodies += &framed(nonce, name, kept.trim_end_matches('\n'));
@@ -128,6 +123,24 @@ pub fn build(inputs: &Inputs<'_>) -> Packet {
     }
     packet.text += &bodies;
     packet
+}
+
+/// What of each section fits into its share, and then into what the others could not use: a hunk that is too large for
+/// its section leaves room to the rest.
+fn fitted(sections: &[Section<'_>], needs: &[(usize, usize)], room: usize) -> Vec<(String, Vec<String>)> {
+    let fit_in = |section: &Section<'_>, share: usize| match section.items.is_empty() {
+        true if section.otherwise.len() <= share => (section.otherwise.to_owned(), Vec::new()),
+        _ => fit(&section.items, share),
+    };
+    let shares = shares(needs, room);
+    let mut fitted: Vec<_> = sections.iter().zip(shares).map(|(section, share)| fit_in(section, share)).collect();
+    let mut spare = room - fitted.iter().map(|(kept, _)| kept.len()).sum::<usize>();
+    for (section, (kept, missing)) in sections.iter().zip(&mut fitted).filter(|(_, (_, missing))| !missing.is_empty()) {
+        let room = kept.len() + spare;
+        (*kept, *missing) = fit_in(section, room);
+        spare = room - kept.len();
+    }
+    fitted
 }
 
 impl Packet {
@@ -219,7 +232,7 @@ impl Texts {
             if wants(input) { harmless(text.trim(), inputs.nonce) } else { String::new() }
         };
         let name = |name: &str| harmless_name(name, inputs.nonce);
-        let output = |gate: &GateReport| (name(&gate.name), harmless(gate.output.trim_end(), inputs.nonce));
+        let output = |gate: &GateReport| (name(&gate.name), ended(harmless(gate.output.trim_end(), inputs.nonce)));
         Self {
             issue: text(Input::Issue, &format!("{}\n\n{}", inputs.title.trim(), inputs.description.trim())),
             previous: text(Input::PreviousRequiredChange, inputs.previous_required_change.unwrap_or_default()),
@@ -229,7 +242,7 @@ impl Texts {
                 .changed
                 .iter()
                 .filter(|_| wants(Input::Files))
-                .map(|file| (name(&file.path), described(file, inputs.nonce)))
+                .map(|file| (name(&file.path), ended(described(file, inputs.nonce))))
                 .collect(),
             diff: if wants(Input::Diff) {
                 harmless(&String::from_utf8_lossy(inputs.diff), inputs.nonce)
@@ -257,7 +270,7 @@ impl Texts {
                 let items = self.gates.iter().zip(inputs.gates).map(|((name, output), gate)| Item {
                     name: format!("the gate {name}"),
                     head: format!("{name}: {}\n", if gate.passed { "passed" } else { "failed" }),
-                    pieces: ended(output),
+                    pieces: output.split_inclusive('\n').collect(),
                     unit: "lines",
                 });
                 ("no gate was run", items.collect())
@@ -266,7 +279,7 @@ impl Texts {
                 let items = self.changed.iter().enumerate().map(|(at, (path, content))| Item {
                     name: path.clone(),
                     head: format!("{MARKER}{}:FILE {}>>> {path}\n", inputs.nonce, at + 1),
-                    pieces: ended(content),
+                    pieces: content.split_inclusive('\n').collect(),
                     unit: "lines",
                 });
                 ("no file was changed", items.collect())
@@ -283,13 +296,12 @@ impl Section<'_> {
     }
 }
 
-/// The lines of a text, the last of which ends like the others: something follows it.
-fn ended(text: &str) -> Vec<&str> {
-    let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
+/// The text whose last line ends like the others: something follows it.
+fn ended(mut text: String) -> String {
     if !text.is_empty() && !text.ends_with('\n') {
-        lines.push("\n");
+        text.push('\n');
     }
-    lines
+    text
 }
 
 /// One file of a diff: its head, and its hunks.

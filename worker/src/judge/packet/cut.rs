@@ -19,36 +19,51 @@ impl Item<'_> {
     }
 }
 
-/// The items in at most `room` bytes, and what was left out of which.
+/// The items in at most `room` bytes, and what was left out of which. As many as can be are there whole, the small ones
+/// first; what room is left goes to parts of the others.
 pub(super) fn fit(items: &[Item<'_>], mut room: usize) -> (String, Vec<String>) {
+    let mut by_size: Vec<usize> = (0..items.len()).collect();
+    by_size.sort_by_key(|at| items[*at].len());
+    let mut is_whole = vec![false; items.len()];
+    for at in by_size {
+        if items[at].len() > room {
+            break;
+        }
+        room -= items[at].len();
+        is_whole[at] = true;
+    }
     let (mut kept, mut left_out) = (String::new(), Vec::new());
-    for item in items {
-        let mut length = item.head.len();
-        let fits = |piece: &&&str| {
-            let is_in = length + piece.len() <= room;
-            length += if is_in { piece.len() } else { 0 };
-            is_in
-        };
-        let shown = item.pieces.iter().take_while(fits).count();
-        let all = item.pieces.len();
+    for (item, is_whole) in items.iter().zip(is_whole) {
+        let shown = if is_whole { item.pieces.len() } else { pieces_within(item, room) };
+        let (here, missing) = item.pieces.split_at(shown);
         // A head without a piece says nothing, unless there is no more to it.
-        if length > room || (shown == 0 && all > 0) {
+        if !is_whole && shown == 0 {
             left_out.push(format!("all of {}", item.name));
             continue;
         }
         kept.push_str(&item.head);
-        item.pieces[..shown].iter().for_each(|piece| kept.push_str(piece));
-        room -= length;
-        if shown < all {
+        here.iter().for_each(|piece| kept.push_str(piece));
+        if !is_whole {
+            room -= item.head.len() + here.iter().map(|piece| piece.len()).sum::<usize>();
             let count = |pieces: &[&str]| match item.unit {
                 "bytes" => pieces.iter().map(|piece| piece.len()).sum(),
                 _ => pieces.len(),
             };
-            let (missing, of) = (count(&item.pieces[shown..]), count(&item.pieces));
+            let (missing, of) = (count(missing), count(&item.pieces));
             left_out.push(format!("{missing} of {of} {} of {}", item.unit, item.name));
         }
     }
     (kept, left_out)
+}
+
+/// How many of an item's pieces fit behind its head.
+fn pieces_within(item: &Item<'_>, room: usize) -> usize {
+    let mut length = item.head.len();
+    let fits = |piece: &&&str| {
+        length += piece.len();
+        length <= room
+    };
+    item.pieces.iter().take_while(fits).count()
 }
 
 /// Divides room by weight among those that need some. Nobody gets more than it needs, and what one does not need goes to
