@@ -5,7 +5,7 @@ use refile_core::decide::submission::{NewTask, Workflow};
 use refile_core::gate::GateReport;
 use refile_core::task::{Attempt, Change, Review, Usage};
 use refile_core::verdict::{Verdict, VerdictKind};
-use refile_core::{Outcome, Phase, Priority, Queue, Timestamp};
+use refile_core::{Outcome, Phase, Priority, Queue};
 use refile_store::Claim;
 use refile_worker::pool::Execute;
 use serde::{Deserialize, Serialize};
