@@ -57,7 +57,7 @@ pub(crate) enum Command {
     Verdict(VerdictCommand),
     /// Compare reviewers' verdicts with what turned out to be right
     #[command(
-        after_help = "A verdict is right where it said of the change whether it is good as it is, and that turned out so: a person\napproved the change on an escalation, or turned it down; it was reverted later (`This reverts commit …` on the\nbase branch); or it has been on the base branch for a week. Of most verdicts nobody knows; those have no label.\nHistories are read of repositories on this machine, and of those that a worker here has a mirror of.\n\nA confidence passes where it is greater than the threshold: `confidence` of the reviewer, or of [policy]."
+        after_help = "A verdict is right where it said of the change whether it is good as it is, and that turned out so: a person approved the change on an escalation, or turned it down; it was reverted later (`This reverts commit …` on the base branch); or it has been on the base branch for a week. Of most verdicts nobody knows; those have no label.\n\nHistories are read of repositories on this machine, and of those that a worker here has a mirror of.\n\nA confidence passes where it is greater than the threshold: `confidence` of the reviewer, or of [policy]."
     )]
     Calibration,
     /// Look at the configuration

@@ -1,5 +1,5 @@
 //! `refile calibration` with the real binary, real git and both stores: a fleet judges, people decide, changes are taken
-//! back; and a panel as people see it.
+//! back.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
@@ -108,51 +108,4 @@ fn a_repository_that_is_out_of_reach_is_said_to_be() {
     assert_eq!(counts(&judge(&report)), [0, 0, 1]);
     let told = place.run(&["calibration"]).must(0, &["reverts in", "are not known"]);
     assert!(told.out.contains("strict: 0 right, 0 wrong, 1 without a label"), "{told:?}");
-}
-
-#[test]
-fn members_of_a_panel_are_shown_with_the_task() {
-    let panel = "[reviewers.a]\ncommand = [\"sh\", \"-c\", \"echo APPROVE\"]\n\
-                 [reviewers.b]\ncommand = [\"sh\", \"-c\", \"echo RETRY: Add a test.\"]\n\
-                 [reviewers.c]\ncommand = [\"sh\", \"-c\", \"exit 3\"]\n";
-    let place = Desk::with(AGENT, "true", panel);
-    let config = std::fs::read_to_string(place.path("refile.toml")).unwrap();
-    let (before, after) = config.split_once("[reviewers.strict]\n").unwrap();
-    let (_, members) = after.split_once('\n').unwrap();
-    let board = "[reviewers.board]\ntype = \"panel\"\nmembers = [\"a\", \"b\", \"c\"]\nrule = \"any\"\n";
-    place.write("refile.toml", &format!("{before}{board}{members}"));
-    let task = place.submit("one");
-    place.ok(&["up", "--drain"]);
-    let shown = place.json(&["task", "show", &task]);
-    assert_eq!(shown["outcome"], "merged");
-    let review = &shown["attempts"][0]["reviews"][0];
-    assert_eq!((&review["reviewer"], &review["verdict"]["verdict"]), (&json!("board"), &json!("approved")));
-    assert_eq!(review["members"].as_array().unwrap().len(), 3);
-    assert!(place.ok(&["task", "show", &task]).contains("approved (a: approved, b: needs_changes, c: crash)"));
-    let log = place.ok(&["task", "log", &task, "--full"]);
-    for line in [
-        "review by board: approved (confidence 1.00)",
-        "member: review by a: approved (confidence 1.00)",
-        "member: review by b: needs_changes (confidence 1.00)",
-        "member: review by c: crash: ",
-        "RETRY: Add a test.",
-    ] {
-        assert!(log.contains(line), "no {line:?} in {log}");
-    }
-}
-
-#[test]
-fn a_person_as_the_reviewer_is_asked_and_decides() {
-    let place = Desk::with(AGENT, "true", "");
-    let config = std::fs::read_to_string(place.path("refile.toml")).unwrap();
-    let (before, _) = config.split_once("[reviewers.strict]\n").unwrap();
-    place.write("refile.toml", &format!("{before}[reviewers.ann]\ntype = \"human\"\n"));
-    let task = place.submit("one");
-    assert_eq!(place.run(&["up", "--drain"]).status, 3);
-    let waiting = place.json(&["escalation", "list"]);
-    assert_eq!(waiting[0]["reason"], "human_review", "{waiting}");
-    assert!(waiting[0]["detail"].as_str().unwrap().contains("ann is a person"), "{waiting}");
-    place.ok(&["escalation", "approve", &task]);
-    place.ok(&["up", "--drain"]);
-    assert_eq!(place.json(&["task", "show", &task])["outcome"], "merged");
 }

@@ -349,13 +349,13 @@ pub struct Reviewer {
     /// Of a `command`: names of environment variables that it gets from the worker's environment.
     #[serde(default)]
     pub env: Vec<String>,
-    /// Of a `panel`: the reviewers that are asked, each a `command` or an `llm`.
+    /// Of a `panel`: the reviewers that are asked, each a `command` or an `llm` with keys of its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<String>,
     /// Of a `panel`: how many members must approve: `any`, `majority` or `unanimous`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub rule: Rule,
-    /// Its own threshold: a number, or `"q20"` for one at which the lowest 20 % of its own recent confidences do not pass;
+    /// Its own threshold, where it is asked on its own: a number, or `"q20"` for one at which the lowest 20 % of its own recent confidences do not pass;
     /// `policy.confidence` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<Threshold>,
