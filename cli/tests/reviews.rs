@@ -1,6 +1,6 @@
 //! What is kept of a model's reviews, as the operator's command shows it, with a model on loopback.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod common;
 #[allow(dead_code, unreachable_pub)]
@@ -10,6 +10,7 @@ mod model;
 use common::command::Desk;
 use model::{End, Model, Say, says};
 use refile_config::schema::ProviderKind;
+use refile_worker::agent::digest;
 use serde_json::{Value, json};
 
 const KIND: ProviderKind = ProviderKind::Anthropic;
@@ -58,9 +59,8 @@ async fn every_call_of_a_review_can_be_read_afterwards() {
     assert_eq!(*calls, json!([call(Some("malformed"), &calls[0]), call(None, &calls[1])]));
     assert_eq!((&shown["spent"]["cost_micros"], &shown["spent"]["output_tokens"]), (&json!(276), &json!(12)));
     for review in [failed, passed] {
-        let digest = review["prompt_digest"].as_str().unwrap();
         let file = place.path(".refile/artifacts").join(review["prompt"].as_str().unwrap());
-        assert_eq!(digest, sha256(&std::fs::read(file).unwrap()));
+        assert_eq!(review["prompt_digest"], digest(std::fs::read(file).unwrap()));
     }
     assert!(passed["output"].as_str().unwrap().ends_with("output-judged.json") && failed["output"].is_null());
     assert_eq!(place.json(&["task", "log", &task])["attempts"][0]["reviews"], shown["attempts"][0]["reviews"]);
@@ -88,9 +88,4 @@ async fn what_failed_reviews_cost_counts_against_the_budget() {
     place.run(&["up", "--drain"]).must(3, &[]);
     assert_eq!(place.json(&["escalation", "list"])[0]["reason"], "budget_exhausted");
     assert_eq!(model.asked().len(), 1);
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    use sha2::Digest as _;
-    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

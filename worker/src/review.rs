@@ -217,9 +217,10 @@ async fn judge(
     let Material { mirror, base, head, diff, files } = material;
     // Drawn here and not by the caller: it must be new for each packet.
     let nonce = uuid::Uuid::new_v4().simple().to_string();
-    let changed = match reviewer.inputs.contains(&Input::Files) {
-        true => mirror.contents(base, head).await.map_err(git)?,
-        false => Vec::new(),
+    let changed = if reviewer.inputs.contains(&Input::Files) {
+        mirror.contents(base, head).await.map_err(git)?
+    } else {
+        Vec::new()
     };
     let packet = packet::build(&Inputs {
         wanted: &reviewer.inputs,

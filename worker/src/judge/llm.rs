@@ -36,9 +36,10 @@ fn about(input: Input) -> &'static str {
 /// What a model is told before it sees the packet.
 pub fn system_prompt(reviewer: &Reviewer, predecessors: &[String]) -> String {
     let wanted = Input::ALL.into_iter().filter(|input| reviewer.inputs.contains(input));
-    let sections: String = wanted.map(|input| format!("- `{}`: {}\n", input.as_str(), about(input))).collect();
+    let sections: Vec<String> = wanted.map(|input| format!("- `{}`: {}", input.as_str(), about(input))).collect();
+    let sections = sections.join("\n");
     let given = format!(
-        "You review one change to a code repository. You are given a packet with these sections:\n{sections}{DATA}"
+        "You review one change to a code repository. You are given a packet with these sections:\n{sections}\n{DATA}"
     );
     // Where the question is put the other way round, it is the instructions that put it.
     let question = if reviewer.require.verdict == Answer::Pass { QUESTION } else { "Judge by what follows alone." };

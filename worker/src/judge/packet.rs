@@ -128,9 +128,12 @@ pub fn build(inputs: &Inputs<'_>) -> Packet {
 /// What of each section fits into its share, and then into what the others could not use: a hunk that is too large for
 /// its section leaves room to the rest.
 fn fitted(sections: &[Section<'_>], needs: &[(usize, usize)], room: usize) -> Vec<(String, Vec<String>)> {
-    let fit_in = |section: &Section<'_>, share: usize| match section.items.is_empty() {
-        true if section.otherwise.len() <= share => (section.otherwise.to_owned(), Vec::new()),
-        _ => fit(&section.items, share),
+    let fit_in = |section: &Section<'_>, share: usize| {
+        if section.items.is_empty() && section.otherwise.len() <= share {
+            (section.otherwise.to_owned(), Vec::new())
+        } else {
+            fit(&section.items, share)
+        }
     };
     let shares = shares(needs, room);
     let mut fitted: Vec<_> = sections.iter().zip(shares).map(|(section, share)| fit_in(section, share)).collect();

@@ -42,7 +42,7 @@ pub(super) fn fit(items: &[Item<'_>], mut room: usize) -> (String, Vec<String>) 
             continue;
         }
         kept.push_str(&item.head);
-        here.iter().for_each(|piece| kept.push_str(piece));
+        kept.extend(here.iter().copied());
         if !is_whole {
             room -= item.head.len() + here.iter().map(|piece| piece.len()).sum::<usize>();
             let count = |pieces: &[&str]| match item.unit {
