@@ -58,10 +58,10 @@ impl Desk {
         std::fs::write(&file, text).unwrap();
         let (config, _): (Config, _) = refile_config::load(Some(&file), [], &[]).unwrap();
         let task = task(&self.place, "t1");
-        let shelf = shelf_of(&self.place, &task, 50);
+        let artifacts = shelf_of(&self.place, &task, 50);
         let client = Client::new().unwrap().with_metrics(&self.metrics).with_prices(&config.prices);
         let outcome = review(&ReviewJob {
-            site: site(&self.place, &shelf, &task, 1, 50),
+            site: site(&self.place, &artifacts, &task, 1, 50),
             change: &self.change,
             gates: &self.gates,
             previous_required_change: None,
