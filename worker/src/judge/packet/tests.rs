@@ -119,8 +119,8 @@ fn nothing_collected_is_empty_and_nothing_that_fits_is_too_long() {
     let none = inputs("Wanted", "");
     assert_eq!(kind(&none, &[]), Some(FailureKind::Empty));
     assert_eq!(kind(&Inputs { wanted: &[Input::Issue, Input::Files], ..none }, &[]), Some(FailureKind::Empty));
-    let gated = Inputs { gates: &gates, ..none };
-    assert_eq!((kind(&gated, &[]), kind(&gated, &[Input::Diff])), (None, Some(FailureKind::Empty)));
+    let checked = Inputs { gates: &gates, ..none };
+    assert_eq!((kind(&checked, &[]), kind(&checked, &[Input::Diff])), (None, Some(FailureKind::Empty)));
     // One hunk that is larger than the packet: the gates' word does not stand for it.
     let long = format!("diff --git a/x b/x\n@@ -0 +1 @@\n{}", "+y\n".repeat(9_000));
     let large = Inputs { gates: &gates, ..inputs("Wanted", &long) };
