@@ -67,7 +67,7 @@ impl Fleet {
                 config: config.clone(),
                 artifacts: artifacts.clone(),
                 workspace: Workspace::open(&config.path(&config.workers.dir))?,
-                client: Client::new()?.with_metrics(&metrics),
+                client: Client::new()?.with_metrics(&metrics).with_prices(&config.prices),
                 metrics: metrics.clone(),
                 health: Health::default(),
                 name: process::unique_name(role.as_str()),

@@ -101,6 +101,13 @@ pub(crate) fn time(at: Timestamp) -> String {
         .map_or_else(|| at.0.to_string(), |t| t.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
 
+/// Millionths of a US dollar as people write them: `$1.24`, and small ones as `$0.000105`.
+pub(crate) fn usd(micros: u64) -> String {
+    let exact = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
+    let cents = exact.len() - 4;
+    format!("${}{}", &exact[..cents], exact[cents..].trim_end_matches('0'))
+}
+
 /// Text with every control character made visible, so that what a model or a repository wrote cannot steer a terminal.
 /// Newlines and tabs stay.
 pub(crate) fn untrusted(text: &str) -> String {

@@ -172,6 +172,9 @@ fn coded(claim: &Claim) -> Outcome {
 async fn review(crew: &Crew, task: &Task, change: &Change, demand: Option<&str>) -> Outcome {
     let reviewer = &crew.config.reviewers["judge"];
     let packet = packet::build(&packet::Inputs {
+        wanted: &reviewer.inputs,
+        changed: &[],
+        summary: "",
         title: &task.title,
         description: &task.description,
         previous_required_change: demand,
@@ -181,7 +184,8 @@ async fn review(crew: &Crew, task: &Task, change: &Change, demand: Option<&str>)
         max_bytes: 10_000,
         nonce: "n0nce",
     });
-    let opinion = llm::ask(&crew.client, &crew.config.providers["p"], reviewer, &[], &packet).await;
+    let system = llm::system_prompt(reviewer, &[]);
+    let opinion = llm::ask(&crew.client, &crew.config.providers["p"], reviewer, &system, &[], &packet).await;
     let (verdict, failure) = match opinion.verdict {
         Ok(verdict) => (verdict, None),
         Err(failure) => (Verdict::retry(failure.to_string()), Some(failure)),
@@ -194,6 +198,9 @@ async fn review(crew: &Crew, task: &Task, change: &Change, demand: Option<&str>)
         failure,
         reply: None,
         prompt_digest: None,
+        prompt: None,
+        output: None,
+        calls: opinion.calls,
         usage: opinion.usage,
         members: Vec::new(),
     })

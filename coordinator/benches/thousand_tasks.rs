@@ -129,17 +129,7 @@ fn outcome(queue: Queue, task: &Task) -> Outcome {
         return Outcome::Coded { change, gates: Vec::new(), prompt_digest, transcript: None, usage };
     }
     let is_refused = attempt == 1 && is_tenth(&task.id);
-    Outcome::Reviewed(Review {
-        reviewer: "default".to_owned(),
-        at: Timestamp::default(),
-        head,
-        verdict: verdict(is_refused),
-        failure: None,
-        reply: None,
-        prompt_digest: None,
-        usage,
-        members: Vec::new(),
-    })
+    Outcome::Reviewed(Review { usage, ..Review::new("default", head, verdict(is_refused)) })
 }
 
 fn verdict(is_refused: bool) -> Verdict {

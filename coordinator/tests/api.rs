@@ -11,7 +11,7 @@ use refile_core::failure::{Failure, FailureKind};
 use refile_core::gate::GateReport;
 use refile_core::task::{Change, Review, Usage};
 use refile_core::verdict::{self, Format, Verdict};
-use refile_core::{Outcome, Queue, TaskState, Timestamp};
+use refile_core::{Outcome, Queue, TaskState};
 use refile_store::{ClaimRequest, OpenOptions, Report, Reported, Store};
 use refile_telemetry::{Health, Metrics};
 use reqwest::{Client, Method, Response, StatusCode};
@@ -154,17 +154,7 @@ fn reviewed(head: &str, reply: Result<&str, FailureKind>) -> Outcome {
         Ok(reply) => (verdict::read(Format::Text, reply).verdict, None),
         Err(kind) => (Verdict::retry("failed"), Some(Failure::new(kind, "failed"))),
     };
-    Outcome::Reviewed(Review {
-        reviewer: "strict".to_owned(),
-        at: Timestamp(0),
-        head: head.to_owned(),
-        verdict,
-        failure,
-        reply: None,
-        prompt_digest: None,
-        usage: Usage::default(),
-        members: Vec::new(),
-    })
+    Outcome::Reviewed(Review { failure, ..Review::new("strict", head, verdict) })
 }
 
 async fn read(response: Response) -> (StatusCode, Value) {

@@ -94,17 +94,7 @@ impl Place {
 fn review(task: &TaskId, verdict: VerdictKind, conf: f64) -> Review {
     let verdict =
         Verdict { verdict, required_change: "Add a test.".into(), critique: String::new(), conf, phase: None };
-    Review {
-        reviewer: "judge".into(),
-        at: Timestamp(0),
-        head: format!("head of {task}"),
-        verdict,
-        failure: None,
-        reply: None,
-        prompt_digest: None,
-        usage: Usage::default(),
-        members: Vec::new(),
-    }
+    Review::new("judge", format!("head of {task}"), verdict)
 }
 
 const QUANTILE: &str =

@@ -8,7 +8,7 @@ use refile_core::policy::ContinueFrom;
 use refile_core::prompt::prompt;
 use refile_core::task::{Job, Review, Usage};
 use refile_core::verdict::Verdict;
-use refile_core::{Outcome, Phase, Queue, Timestamp};
+use refile_core::{Outcome, Phase, Queue};
 use refile_store::Claim;
 
 use crate::backpressure::{Backpressure, Room};
@@ -119,19 +119,13 @@ fn cannot(claim: &Claim, why: String) -> Outcome {
     match claim.queue {
         Queue::Code => Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage: Usage::default() },
         Queue::Land => Outcome::LandingFailed { failure },
-        Queue::Review => Outcome::Reviewed(Review {
-            reviewer: match claim.task.phase(&claim.lease.phase).and_then(|p| p.job.as_ref()) {
-                Some(Job::Review { reviewer }) => reviewer.clone(),
-                _ => "unknown".to_owned(),
-            },
-            at: Timestamp::default(),
-            head: String::new(),
-            verdict: Verdict::retry(failure.to_string()),
-            failure: Some(failure),
-            reply: None,
-            prompt_digest: None,
-            usage: Usage::default(),
-            members: Vec::new(),
-        }),
+        Queue::Review => {
+            let reviewer = match claim.task.phase(&claim.lease.phase).and_then(|p| p.job.as_ref()) {
+                Some(Job::Review { reviewer }) => reviewer.as_str(),
+                _ => "unknown",
+            };
+            let verdict = Verdict::retry(failure.to_string());
+            Outcome::Reviewed(Review { failure: Some(failure), ..Review::new(reviewer, "", verdict) })
+        }
     }
 }

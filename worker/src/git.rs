@@ -6,6 +6,7 @@
 //! - [`mirror`]: the worker's own bare copy of a repository: fetch and push
 //! - [`tree`]: the folder that an attempt works in
 //! - [`change`]: snapshots, diffs, patch ids and merges
+//! - [`contents`]: the changed files as they are now
 //! - [`history`]: what the commits of a branch tell
 //!
 //! The host's git works with the mirror as its `GIT_DIR` and an index outside the tree. It never reads what lies in a
@@ -16,9 +17,11 @@ pub mod names;
 pub mod mirror;
 pub mod tree;
 pub mod change;
+pub mod contents;
 pub mod history;
 
 pub use change::Merge;
+pub use contents::{ChangedFile, Content};
 pub use mirror::{Expected, Mirror, Push, require_branch};
 pub use tree::Tree;
 

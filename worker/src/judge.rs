@@ -10,7 +10,7 @@ pub mod command;
 pub mod llm;
 
 use refile_core::failure::Failure;
-use refile_core::task::Usage;
+use refile_core::task::{Call, Usage};
 use refile_core::verdict::Verdict;
 
 /// What came of asking a reviewer.
@@ -20,6 +20,8 @@ pub struct Opinion {
     pub verdict: Result<Verdict, Failure>,
     /// Everything that was replied, verbatim.
     pub reply: Option<String>,
+    /// The calls of models that it took.
+    pub calls: Vec<Call>,
     /// What it used up.
     pub usage: Usage,
 }

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
-use refile_config::Provider;
+use refile_config::{Prices, Provider, prices};
 use refile_core::failure::{Failure, FailureKind, Scope};
-use refile_core::task::Usage;
+use refile_core::task::Call;
 use refile_telemetry::Metrics;
 use serde_json::Value;
 
@@ -47,7 +47,7 @@ pub struct Message {
 /// A question to a model.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
-    /// The provider's name, for the metrics.
+    /// The provider's name, for the records and the metrics.
     pub provider: &'a str,
     /// The model.
     pub model: &'a str,
@@ -68,13 +68,13 @@ pub struct Question<'a> {
 pub struct Answer {
     /// The whole text, or why there is none. A reply that was cut off is a failure.
     pub text: Result<String, Failure>,
-    /// What it used up; also where it failed.
-    pub usage: Usage,
+    /// What is kept of it; also where it failed.
+    pub call: Call,
 }
 
-/// A call to a model, as whoever lets it through sees it.
+/// A call to a model that is to be made, as whoever lets it through sees it.
 #[derive(Debug, Clone, Copy)]
-pub struct Call<'a> {
+pub struct Planned<'a> {
     /// The provider's name.
     pub provider: &'a str,
     /// The model.
@@ -87,9 +87,9 @@ pub struct Call<'a> {
 #[async_trait]
 pub trait Turnstile: Debug + Send + Sync {
     /// Waits until the call may be made; a failure where that would take too long.
-    async fn enter(&self, call: &Call<'_>) -> Result<(), Failure>;
+    async fn enter(&self, call: &Planned<'_>) -> Result<(), Failure>;
     /// Is told what came of a call that was let through.
-    async fn left(&self, call: &Call<'_>, failure: Option<&Failure>);
+    async fn left(&self, call: &Planned<'_>, failure: Option<&Failure>);
 }
 
 /// The client. Cheap to clone.
@@ -98,6 +98,7 @@ pub struct Client {
     http: reqwest::Client,
     metrics: Option<Metrics>,
     turnstile: Option<Arc<dyn Turnstile>>,
+    prices: Arc<Prices>,
 }
 
 impl Client {
@@ -109,7 +110,7 @@ impl Client {
             .connect_timeout(Duration::from_secs(20))
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .map(|http| Self { http, metrics: None, turnstile: None })
+            .map(|http| Self { http, metrics: None, prices: Arc::default(), turnstile: None })
             .map_err(|error| Failure::new(FailureKind::Configuration, format!("no HTTP client can be made: {error}")))
     }
 
@@ -117,6 +118,12 @@ impl Client {
     #[must_use]
     pub fn with_metrics(self, metrics: &Metrics) -> Self {
         Self { metrics: Some(metrics.clone()), ..self }
+    }
+
+    /// The same client, which knows prices beside the built-in ones.
+    #[must_use]
+    pub fn with_prices(self, prices: &Prices) -> Self {
+        Self { prices: Arc::new(prices.clone()), ..self }
     }
 
     /// The same client, whose calls are let through one by one.
@@ -130,12 +137,12 @@ impl Client {
         let Some(turnstile) = &self.turnstile else { return self.call(provider, question).await };
         let bytes = question.system.len() + question.messages.iter().map(|m| m.text.len()).sum::<usize>();
         let tokens = bytes as u64 / 4 + u64::from(question.max_tokens);
-        let call = Call { provider: question.provider, model: question.model, tokens };
-        if let Err(failure) = turnstile.enter(&call).await {
-            return Answer { text: Err(failure), usage: Usage::default() };
+        let planned = Planned { provider: question.provider, model: question.model, tokens };
+        if let Err(failure) = turnstile.enter(&planned).await {
+            return self.answer(provider, question, Read::failed(failure), Duration::ZERO);
         }
         let answer = self.call(provider, question).await;
-        turnstile.left(&call, answer.text.as_ref().err()).await;
+        turnstile.left(&planned, answer.text.as_ref().err()).await;
         answer
     }
 
@@ -146,21 +153,32 @@ impl Client {
             Ok(key) => self.exchange(provider, question, key.as_deref()).await,
             Err(missing) => Err(missing.clone()),
         };
-        let mut read = read.unwrap_or_else(|failure| Read { text: Err(failure), input_tokens: 0, output_tokens: 0 });
+        let mut read = read.unwrap_or_else(Read::failed);
         if let (Err(failure), Ok(Some(key))) = (&mut read.text, &key) {
             failure.detail = failure.detail.replace(key.as_str(), "[key]");
         }
-        let usage = Usage {
-            input_tokens: read.input_tokens,
-            output_tokens: read.output_tokens,
-            cost_micros: 0,
-            wall_ms: started.elapsed().as_millis() as u64,
-        };
-        let answer = Answer { text: read.text, usage };
+        let answer = self.answer(provider, question, read, started.elapsed());
         if let Some(metrics) = &self.metrics {
-            count(metrics, question, &answer);
+            count(metrics, &answer.call);
         }
         answer
+    }
+
+    /// What is kept of a call, or of one that was not let through.
+    fn answer(&self, provider: &Provider, question: &Question<'_>, read: Read, latency: Duration) -> Answer {
+        let price = prices::price(&self.prices, provider.kind, question.model);
+        let Read { text, input_tokens, cached_input_tokens, output_tokens } = read;
+        let call = Call {
+            provider: question.provider.to_owned(),
+            model: question.model.to_owned(),
+            failure: text.as_ref().err().map(|failure| failure.kind),
+            input_tokens,
+            cached_input_tokens,
+            output_tokens,
+            cost_micros: price.map(|price| price.cost_micros(input_tokens, cached_input_tokens, output_tokens)),
+            latency_ms: latency.as_millis() as u64,
+        };
+        Answer { text, call }
     }
 
     /// One request, and what came back.
@@ -188,18 +206,24 @@ impl Client {
         let reply: Value = serde_json::from_slice(&body).map_err(|error| {
             Failure::new(FailureKind::Malformed, format!("the provider's reply is not JSON: {error}"))
         })?;
-        if error_in(&reply).is_some() { Err(failed()) } else { Ok(wire::read(provider.kind, &reply)) }
+        let read = wire::read(provider.kind, &reply);
+        // What was used up before the error is paid for.
+        Ok(if error_in(&reply).is_some() { Read { text: Err(failed()), ..read } } else { read })
     }
 }
 
 /// Counts a call. A model that nobody configured cannot be called, so the labels are bounded.
-fn count(metrics: &Metrics, question: &Question<'_>, answer: &Answer) {
-    let (provider, model) = (question.provider, question.model);
-    let result = answer.text.as_ref().map_or_else(|failure| failure.kind.as_str(), |_| "ok");
+fn count(metrics: &Metrics, call: &Call) {
+    let (provider, model) = (call.provider.as_str(), call.model.as_str());
+    let result = call.failure.map_or("ok", FailureKind::as_str);
     metrics.llm_requests.with_label_values(&[provider, model, result]).inc();
-    metrics.llm_seconds.with_label_values(&[provider, model]).observe(answer.usage.wall_ms as f64 / 1_000.0);
-    for (direction, tokens) in [("input", answer.usage.input_tokens), ("output", answer.usage.output_tokens)] {
+    metrics.llm_seconds.with_label_values(&[provider, model]).observe(call.latency_ms as f64 / 1_000.0);
+    for (direction, tokens) in [("input", call.input_tokens), ("output", call.output_tokens)] {
         metrics.llm_tokens.with_label_values(&[provider, model, direction]).inc_by(tokens);
+    }
+    // A series that stays at 0 would say that a model is free whose price nobody knows.
+    if let Some(cost) = call.cost_micros {
+        metrics.llm_cost.with_label_values(&[provider, model]).inc_by(cost as f64 / 1e6);
     }
 }
 

@@ -5,13 +5,14 @@ use std::time::Instant;
 use futures::future::join_all;
 use indexmap::IndexMap;
 use refile_config::schema::ReviewerType;
-use refile_config::{Provider, Reviewer, Span};
+use refile_config::{Answer, Input, Provider, Reviewer, Span};
+use refile_core::Outcome;
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::gate::GateReport;
 use refile_core::panel::combine;
-use refile_core::task::{Change, Review, Usage};
+use refile_core::task::{Call, Change, Review, Usage};
 use refile_core::verdict::{Verdict, VerdictKind};
-use refile_core::{Outcome, Timestamp};
+use serde_json::json;
 
 use crate::agent::digest;
 use crate::code::{artifact, git};
@@ -67,6 +68,9 @@ struct Seat<'a> {
 struct Asked {
     reply: Option<String>,
     prompt_digest: Option<String>,
+    prompt: Option<String>,
+    output: Option<String>,
+    calls: Vec<Call>,
     usage: Usage,
 }
 
@@ -87,17 +91,9 @@ fn about(job: &ReviewJob<'_>, reviewer: &str, verdict: Result<Verdict, Failure>,
         Ok(verdict) => (verdict, None),
         Err(failure) => (Verdict::retry(failure.to_string()), Some(failure)),
     };
-    Review {
-        reviewer: reviewer.to_owned(),
-        at: Timestamp::default(),
-        head: job.change.head.clone(),
-        verdict,
-        failure,
-        reply: asked.reply,
-        prompt_digest: asked.prompt_digest,
-        usage: asked.usage,
-        members: Vec::new(),
-    }
+    let Asked { reply, prompt_digest, prompt, output, calls, usage } = asked;
+    let review = Review::new(reviewer, job.change.head.clone(), verdict);
+    Review { failure, reply, prompt_digest, prompt, output, calls, usage, ..review }
 }
 
 /// Asks all members at once and makes one verdict of theirs. Where too few gave an opinion it is a failed review, of the
@@ -125,6 +121,8 @@ async fn panel(job: &ReviewJob<'_>, material: &Material<'_>) -> Review {
     for member in &members {
         asked.usage += member.usage;
     }
+    let seat = Seat { name: job.name, reviewer: job.reviewer, member: None };
+    let verdict = kept(job, seat, verdict, &mut asked).await;
     Review { members, ..about(job, job.name, verdict, asked) }
 }
 
@@ -132,7 +130,63 @@ async fn panel(job: &ReviewJob<'_>, material: &Material<'_>) -> Review {
 async fn judged(job: &ReviewJob<'_>, material: &Material<'_>, seat: Seat<'_>) -> Review {
     let mut asked = Asked::default();
     let verdict = judge(job, material, seat, &mut asked).await;
-    about(job, seat.name, verdict, asked)
+    let verdict = kept(job, seat, verdict, &mut asked).await;
+    let review = about(job, seat.name, verdict, asked);
+    say(job, &review);
+    review
+}
+
+/// Keeps a verdict under the name that the reviewer's `output` gives it.
+async fn kept(
+    job: &ReviewJob<'_>,
+    seat: Seat<'_>,
+    verdict: Result<Verdict, Failure>,
+    asked: &mut Asked,
+) -> Result<Verdict, Failure> {
+    let (Some(name), Ok(verdict)) = (&seat.reviewer.output, &verdict) else { return verdict };
+    let content = json!({"reviewer": seat.name, "head": job.change.head, "verdict": verdict.verdict,
+        "required_change": verdict.required_change, "critique": verdict.critique, "conf": verdict.conf,
+        "phase": verdict.phase});
+    let content = serde_json::to_vec_pretty(&content).unwrap_or_default();
+    asked.output = Some(job.site.shelf.put(&format!("output-{name}.json"), content).await.map_err(artifact)?);
+    Ok(verdict.clone())
+}
+
+/// Leaves a line about a review, whatever comes of it afterwards: a job that is put back has no other trace.
+fn say(job: &ReviewJob<'_>, review: &Review) {
+    let last = review.calls.last();
+    let cost: Option<u64> = review.calls.iter().filter_map(|call| call.cost_micros).reduce(u64::saturating_add);
+    tracing::info!(
+        task = %job.site.task.id,
+        phase = job.site.phase,
+        attempt = job.site.attempt,
+        reviewer = review.reviewer,
+        result = review.failure.as_ref().map_or(review.verdict.verdict.as_str(), |f| f.kind.as_str()),
+        provider = last.map(|call| call.provider.as_str()),
+        model = last.map(|call| call.model.as_str()),
+        calls = review.calls.len(),
+        input_tokens = review.usage.input_tokens,
+        output_tokens = review.usage.output_tokens,
+        cost_usd = cost.map(|micros| micros as f64 / 1e6),
+        ms = review.usage.wall_ms,
+        "a reviewer was asked"
+    );
+}
+
+/// What a verdict is worth where the reviewer had to say the opposite: a `fail` lets the change go on, and what stops it
+/// is for a person, since a `pass` names nothing that could be changed.
+fn turned(verdict: Verdict) -> Verdict {
+    match verdict.verdict {
+        VerdictKind::NeedsChanges => {
+            let critique = format!("{}\n\n{}", verdict.required_change, verdict.critique).trim().to_owned();
+            Verdict { verdict: VerdictKind::Approved, required_change: String::new(), critique, ..verdict }
+        }
+        VerdictKind::Approved => {
+            let critique = format!("the judge must say `fail`, and said `pass`: {}", verdict.critique);
+            Verdict { verdict: VerdictKind::Escalate, critique, ..verdict }
+        }
+        _ => verdict,
+    }
 }
 
 /// Holds that the change is the one that was reported, and reads its diff.
@@ -163,21 +217,33 @@ async fn judge(
     let Material { mirror, base, head, diff, files } = material;
     // Drawn here and not by the caller: it must be new for each packet.
     let nonce = uuid::Uuid::new_v4().simple().to_string();
+    let changed = if reviewer.inputs.contains(&Input::Files) {
+        mirror.contents(base, head).await.map_err(git)?
+    } else {
+        Vec::new()
+    };
     let packet = packet::build(&Inputs {
+        wanted: &reviewer.inputs,
         title: &task.title,
         description: &task.description,
         previous_required_change: job.previous_required_change,
+        summary: &job.change.summary,
         gates: job.gates,
+        changed: &changed,
         diff,
         files: *files,
         max_bytes: reviewer.max_input_bytes,
         nonce: &nonce,
     });
-    if !packet.shows_diff {
-        let detail = "no part of the diff fits into the packet: raise the reviewer's max_input_bytes";
-        return Err(Failure::new(FailureKind::ContextTooLong, detail));
-    }
-    asked.prompt_digest = Some(digest(&packet.text));
+    packet.check(&reviewer.require.inputs)?;
+    let before = task.phase(site.phase).map(|p| p.after.as_slice()).unwrap_or_default();
+    let is_model = reviewer.kind == ReviewerType::Llm;
+    let system = if is_model { llm::system_prompt(reviewer, before) } else { String::new() };
+    let prompt = if is_model { format!("{system}\n\n{}", packet.text) } else { packet.text.clone() };
+    let of = if seat.member.is_some() { format!("{}-{}", job.name, seat.name) } else { job.name.to_owned() };
+    let of = format!("review-{of}-{}", site.fence);
+    asked.prompt_digest = Some(digest(&prompt));
+    asked.prompt = Some(site.shelf.put(&format!("{of}-prompt.txt"), prompt).await.map_err(artifact)?);
     let claim = site.claim();
     let opinion = match reviewer.kind {
         ReviewerType::Command => {
@@ -186,40 +252,43 @@ async fn judge(
             let tree = workspace.tree_of(place.as_deref(), mirror, claim, &task.base, base, head).await.map_err(git)?;
             command::ask(reviewer, site.config_dir, &packet, diff, &tree, claim).await
         }
-        ReviewerType::Llm => by_model(job, seat, &packet).await?,
+        ReviewerType::Llm => by_model(job, seat, (&system, before), &packet).await?,
         ReviewerType::Human | ReviewerType::Panel => {
             let detail = format!("[reviewers.{}] is not one that a worker can ask", seat.name);
             return Err(Failure::new(FailureKind::Configuration, detail));
         }
     };
-    let Opinion { verdict, reply, usage } = opinion;
-    asked.usage = usage;
+    let Opinion { verdict, reply, calls, usage } = opinion;
+    (asked.usage, asked.calls) = (usage, calls);
     if let Some(reply) = reply {
-        let of = if seat.member.is_some() { format!("{}-{}", job.name, seat.name) } else { job.name.to_owned() };
-        let name = format!("review-{of}-{}.txt", site.fence);
-        asked.reply = Some(site.shelf.put(&name, reply).await.map_err(artifact)?);
+        asked.reply = Some(site.shelf.put(&format!("{of}.txt"), reply).await.map_err(artifact)?);
     }
-    verdict
+    if reviewer.require.verdict == Answer::Fail { verdict.map(turned) } else { verdict }
 }
 
 /// Asks a model; where it refuses, the reviewer's other model. Both share the review's time.
-async fn by_model(job: &ReviewJob<'_>, seat: Seat<'_>, packet: &Packet) -> Result<Opinion, Failure> {
+async fn by_model(
+    job: &ReviewJob<'_>,
+    seat: Seat<'_>,
+    (system, before): (&str, &[String]),
+    packet: &Packet,
+) -> Result<Opinion, Failure> {
     let Seat { name, reviewer, .. } = seat;
     let provider = reviewer.provider.as_ref().and_then(|name| job.providers.get(name)).ok_or_else(|| {
         let detail = format!("the provider of the reviewer `{name}` is missing from [providers]");
         Failure::new(FailureKind::Configuration, detail)
     })?;
-    let before = job.site.task.phase(job.site.phase).map(|p| p.after.as_slice()).unwrap_or_default();
     let started = Instant::now();
-    let first = llm::ask(job.client, provider, reviewer, before, packet).await;
+    let first = llm::ask(job.client, provider, reviewer, system, before, packet).await;
     let refused = |f: &Failure| matches!(f.kind, FailureKind::Refused | FailureKind::Filtered);
     let Some(fallback) = reviewer.fallback_model.as_ref().filter(|_| first.verdict.as_ref().is_err_and(refused)) else {
         return Ok(first);
     };
     let left = Span(reviewer.timeout.0.saturating_sub(started.elapsed()));
     let other = Reviewer { model: Some(fallback.clone()), timeout: left, ..reviewer.clone() };
-    let mut second = llm::ask(job.client, provider, &other, before, packet).await;
+    let mut second = llm::ask(job.client, provider, &other, system, before, packet).await;
     second.usage += first.usage;
+    second.calls.splice(..0, first.calls);
     let replies = [first.reply, second.reply].into_iter().flatten().collect::<Vec<_>>();
     second.reply = Some(replies.join(&format!("\n\n--- refused; asked {fallback} ---\n\n"))).filter(|r| !r.is_empty());
     Ok(second)

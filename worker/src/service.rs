@@ -70,7 +70,7 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
         store: refile_store::open(&config.store, &config.dir, options).await?,
         artifacts: Artifacts::open(&config.artifacts, &config.dir)?,
         workspace: Workspace::open(&config.path(&config.workers.dir))?,
-        client: Client::new()?.with_metrics(&metrics),
+        client: Client::new()?.with_metrics(&metrics).with_prices(&config.prices),
         config: Arc::new(config),
         metrics,
         health: Health::default(),

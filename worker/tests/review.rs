@@ -8,7 +8,7 @@ use common::model::{End, Model, Say, overloaded, says};
 use common::{Place, git};
 use indexmap::IndexMap;
 use refile_config::schema::{ProviderKind, ReviewerType};
-use refile_config::{Provider, Reviewer, Span};
+use refile_config::{Input, Provider, Require, Reviewer, Span};
 use refile_core::failure::FailureKind;
 use refile_core::panel::Rule;
 use refile_core::task::{Change, Review};
@@ -26,7 +26,11 @@ fn reviewer(kind: ReviewerType, script: &str) -> Reviewer {
         model: Some("m-1".to_owned()),
         instructions: None,
         max_tokens: 500,
+        inputs: Input::default_list(),
         max_input_bytes: 100_000,
+        require: Require::default(),
+        output: None,
+        continue_on_error: false,
         timeout: Span::seconds(60),
         env: Vec::new(),
         fallback_model: None,

@@ -1,7 +1,7 @@
 //! `refile task log`: what happened to a task, in order.
 
 use refile_coordinator::view::{self, AttemptView, EscalationView};
-use refile_core::task::Review;
+use refile_core::task::{Call, Review};
 use refile_store::Store;
 use refile_store::artifacts::Artifacts;
 use serde_json::json;
@@ -78,11 +78,9 @@ async fn print_attempt(attempt: &AttemptView, whole: Option<&Artifacts>) -> anyh
         print_artifact(whole, "output", gate.log.as_deref()).await?;
     }
     for review in &attempt.reviews {
-        print_review(review, "review");
-        print_artifact(whole, "reply", review.reply.as_deref()).await?;
+        print_review(review, "review", whole).await?;
         for member in &review.members {
-            print_review(member, "  member: review");
-            print_artifact(whole, "reply", member.reply.as_deref()).await?;
+            print_review(member, "  member: review", whole).await?;
         }
     }
     if let Some(outcome) = attempt.outcome {
@@ -92,16 +90,40 @@ async fn print_attempt(attempt: &AttemptView, whole: Option<&Artifacts>) -> anyh
     Ok(())
 }
 
-fn print_review(review: &Review, what: &str) {
+async fn print_review(review: &Review, what: &str, whole: Option<&Artifacts>) -> anyhow::Result<()> {
+    let verdict = &review.verdict;
     if let Some(failure) = &review.failure {
         let why = untrusted(&failure.to_string());
-        return output::line(format!("  {what} by {}: {why} (not charged)", review.reviewer));
+        output::line(format!("  {what} by {}: {why} (not charged)", review.reviewer));
+    } else {
+        output::line(format!("  {what} by {}: {} (confidence {:.2})", review.reviewer, verdict.verdict, verdict.conf));
+        for line in untrusted(&verdict.critique).lines() {
+            output::line(format!("    {line}"));
+        }
     }
-    let verdict = &review.verdict;
-    output::line(format!("  {what} by {}: {} (confidence {:.2})", review.reviewer, verdict.verdict, verdict.conf));
-    for line in untrusted(&verdict.critique).lines() {
-        output::line(format!("    {line}"));
+    review.calls.iter().for_each(print_call);
+    if let Some(digest) = &review.prompt_digest {
+        let name = review.prompt.as_deref().unwrap_or("not kept");
+        output::line(styled(DIM, format!("    prompt: {name}, SHA-256 {digest}")));
     }
+    print_artifact(whole, "prompt", review.prompt.as_deref()).await?;
+    print_artifact(whole, "reply", review.reply.as_deref()).await?;
+    print_artifact(whole, "output", review.output.as_deref()).await
+}
+
+fn print_call(call: &Call) {
+    let cached =
+        if call.cached_input_tokens > 0 { format!(" ({} cached)", call.cached_input_tokens) } else { String::new() };
+    let cost = call.cost_micros.map_or("cost unknown".to_owned(), output::usd);
+    let failed = call.failure.map(|kind| format!(", {}", styled(BAD, kind.as_str()))).unwrap_or_default();
+    output::line(format!(
+        "    call of {} ({}): {} tokens in{cached}, {} out, {cost}, {:.1} s{failed}",
+        untrusted(&call.model),
+        call.provider,
+        call.input_tokens,
+        call.output_tokens,
+        call.latency_ms as f64 / 1_000.0
+    ));
 }
 
 async fn print_artifact(whole: Option<&Artifacts>, what: &str, name: Option<&str>) -> anyhow::Result<()> {

@@ -5,7 +5,7 @@ use refile_coordinator::apply::apply;
 use refile_coordinator::{now, submission, view};
 use refile_core::decide::submission::{NewTask, Workflow};
 use refile_core::event::PersonDecision;
-use refile_core::task::Review;
+use refile_core::task::{Review, Usage};
 use refile_core::{Event, Queue, Task, TaskState};
 use refile_store::{Filter, Store};
 use serde_json::json;
@@ -96,6 +96,12 @@ async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Resu
     output::line(format!("{} ({})", untrusted(&detail.summary.repository), untrusted(&task.base)));
     if let Some(commit) = &detail.landed {
         output::line(format!("landed as {commit}"));
+    }
+    if detail.spent != Usage::default() {
+        let Usage { input_tokens, output_tokens, cost_micros, wall_ms } = detail.spent;
+        let seconds = wall_ms as f64 / 1_000.0;
+        let cost = output::usd(cost_micros);
+        output::line(format!("spent {input_tokens} tokens in, {output_tokens} out, {cost}, {seconds:.1} s of work"));
     }
     for job in &detail.jobs {
         let place = serde_json::to_value(job.place)?;

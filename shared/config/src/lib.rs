@@ -7,15 +7,21 @@
 //! - [`show`]: where each value comes from
 //! - [`duration`]: `"30m"` as a value
 //! - [`threshold`]: `0.7` or `"q20"` as a value
+//! - [`inputs`]: what a reviewer is given to judge by
+//! - [`prices`]: what models cost
 
 pub mod duration;
 pub mod threshold;
+pub mod inputs;
+pub mod prices;
 pub mod schema;
 mod load;
 mod reviewers;
 pub mod show;
 
 pub use duration::Span;
+pub use inputs::{Answer, Input, Require};
 pub use load::{ConfigError, FILE_NAME, Override, load};
+pub use prices::{Price, Prices};
 pub use schema::{Agent, Config, Gate, Provider, Reviewer};
 pub use threshold::Threshold;

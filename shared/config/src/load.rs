@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use crate::schema::Config;
+use crate::schema::{Config, ReviewerType};
 use crate::show::{Source, Sources, fixed_keys};
 
 /// The file's usual name.
@@ -82,6 +82,7 @@ pub fn load(
         Some(dir) if text.is_some() && !dir.as_os_str().is_empty() => dir.to_path_buf(),
         _ => PathBuf::from("."),
     };
+    split_providers(&mut config);
     validate(&config).map_err(|message| ConfigError::Invalid { path: name, message })?;
     Ok((config, sources))
 }
@@ -95,6 +96,16 @@ fn nearest_file() -> PathBuf {
     let above = std::env::current_dir().ok();
     let found = above.iter().flat_map(|dir| dir.ancestors()).map(|dir| dir.join(FILE_NAME)).find(|file| file.exists());
     found.unwrap_or(here)
+}
+
+/// Reads `model = "anthropic/claude-…"` as a model of `[providers.anthropic]` where no provider is named.
+fn split_providers(config: &mut Config) {
+    for reviewer in config.reviewers.values_mut().filter(|r| r.kind == ReviewerType::Llm && r.provider.is_none()) {
+        let split = reviewer.model.as_deref().and_then(|model| model.split_once('/'));
+        if let Some((provider, model)) = split.filter(|(provider, _)| config.providers.contains_key(*provider)) {
+            (reviewer.provider, reviewer.model) = (Some(provider.to_owned()), Some(model.to_owned()));
+        }
+    }
 }
 
 /// Sets a dotted key. The text is read as a TOML value where it is one that the key can hold, else taken as a string.
@@ -149,9 +160,11 @@ fn parse_error(path: &str, error: &toml::de::Error) -> ConfigError {
     ConfigError::Parse { path: path.to_owned(), message }
 }
 
-/// Reads ``unknown field `x`, expected one of `a`, `b` `` and finds the name nearest to `x`.
+/// Reads ``unknown field `x`, expected one of `a`, `b` `` and finds the name nearest to `x`; so too of a value that is
+/// one of several words.
 fn nearest_key(message: &str) -> Option<String> {
-    let (unknown, known) = message.strip_prefix("unknown field `")?.split_once("`, expected ")?;
+    let rest = message.strip_prefix("unknown field `").or_else(|| message.strip_prefix("unknown variant `"))?;
+    let (unknown, known) = rest.split_once("`, expected ")?;
     known
         .split('`')
         .skip(1)
@@ -197,7 +210,9 @@ fn validate(config: &Config) -> Result<(), String> {
     }
     for (name, reviewer) in &config.reviewers {
         crate::reviewers::validate(config, name, reviewer)?;
+        crate::inputs::check(&format!("reviewers.{name}"), reviewer)?;
     }
+    crate::prices::check(&config.prices)?;
     validate_limits(config)?;
     if p.budget.cost_usd.is_some_and(|usd| !usd.is_finite() || usd < 0.0) {
         return Err("policy.budget.cost_usd must be 0 or more".to_owned());

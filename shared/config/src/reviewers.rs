@@ -16,6 +16,7 @@ impl Config {
                 confidence: reviewer.confidence.and_then(Threshold::number),
                 not_for: self.models_not_judged_by(name, reviewer),
                 is_person: reviewer.kind == ReviewerType::Human,
+                continue_on_error: reviewer.continue_on_error,
             })
             .collect()
     }

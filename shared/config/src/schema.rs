@@ -10,6 +10,8 @@ use refile_core::verdict::Format;
 use serde::{Deserialize, Serialize};
 
 use crate::duration::Span;
+use crate::inputs::{Input, Require};
+use crate::prices::Prices;
 use crate::threshold::Threshold;
 
 /// The whole configuration.
@@ -36,6 +38,8 @@ pub struct Config {
     pub reviewers: IndexMap<String, Reviewer>,
     /// Providers of models by name.
     pub providers: IndexMap<String, Provider>,
+    /// What models cost, by their names; well-known ones have built-in prices.
+    pub prices: Prices,
     /// Checks that need no model, in the order in which they run.
     pub gates: Vec<Gate>,
     /// How an approved change comes to the base branch.
@@ -58,6 +62,7 @@ impl Default for Config {
             agents: IndexMap::new(),
             reviewers: IndexMap::new(),
             providers: IndexMap::new(),
+            prices: Prices::new(),
             gates: Vec::new(),
             land: Land::default(),
             dir: PathBuf::from("."),
@@ -323,9 +328,21 @@ pub struct Reviewer {
     /// Of an `llm`: the longest reply, in tokens.
     #[serde(default = "reply_tokens")]
     pub max_tokens: u32,
+    /// What it is given to judge by.
+    #[serde(default = "Input::default_list")]
+    pub inputs: Vec<Input>,
     /// The largest packet that it is given, in bytes.
     #[serde(default = "packet_bytes")]
     pub max_input_bytes: usize,
+    /// What must hold for its word to count.
+    #[serde(default, skip_serializing_if = "Require::is_usual")]
+    pub require: Require,
+    /// The name under which its verdict is kept as an artifact of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// Where it fails, in whatever way, the next reviewer is asked. A failed review approves nothing.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub continue_on_error: bool,
     /// How long one review may take.
     #[serde(default = "two_minutes")]
     pub timeout: Span,
@@ -352,6 +369,9 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Reviewer {
+    /// The smallest packet that can be asked for, in bytes: below it the markers leave no room for what is judged.
+    pub const MIN_INPUT_BYTES: usize = 4_000;
+
     /// How it replies.
     pub fn format(&self) -> Format {
         self.format.unwrap_or(match self.kind {

@@ -50,6 +50,8 @@ pub struct Reviewer {
     pub not_for: Vec<String>,
     /// It is a person: a review is an escalation.
     pub is_person: bool,
+    /// Where it fails, in whatever way, the next reviewer is asked.
+    pub continue_on_error: bool,
 }
 
 impl From<&str> for Reviewer {
@@ -176,6 +178,11 @@ impl Policy {
     /// Whether a reviewer is a person.
     pub fn is_person(&self, reviewer: &str) -> bool {
         self.reviewer(reviewer).is_some_and(|r| r.is_person)
+    }
+
+    /// Whether the next reviewer is asked where this one fails, in whatever way.
+    pub fn continues_without(&self, reviewer: &str) -> bool {
+        self.reviewer(reviewer).is_some_and(|r| r.continue_on_error)
     }
 
     fn reviewer(&self, name: &str) -> Option<&Reviewer> {

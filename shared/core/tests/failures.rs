@@ -7,6 +7,7 @@ mod common;
 use common::Table;
 use refile_core::Policy;
 use refile_core::failure::{Behaviour, FailureKind};
+use refile_core::policy::Reviewer;
 
 fn reviewers() -> Policy {
     Policy { reviewers: vec!["strict".into(), "kind".into()], ..Policy::default() }
@@ -52,5 +53,25 @@ fn the_page_on_failures_says_what_the_code_does() {
     assert_eq!(said.len(), FailureKind::ALL.len());
     for kind in FailureKind::ALL {
         assert!(said.contains(&(kind.as_str().to_owned(), kind.behaviour())), "{}", kind.as_str());
+    }
+}
+
+#[test]
+fn a_reviewer_that_may_be_gone_on_without_gives_way_whatever_fails() {
+    let lenient = |name: &str| Reviewer { continue_on_error: true, ..name.into() };
+    let two = Policy { reviewers: vec![lenient("first"), "second".into()], ..Policy::default() };
+    let alone = Policy { reviewers: vec![lenient("first")], ..Policy::default() };
+    for kind in FailureKind::ALL {
+        let step = format!("review-failed {}", kind.as_str());
+        let counted = |by: &str| format!("count review_failures_total{{{by},{}}}", kind.as_str());
+        let first = format!("reviewing #1, open: {}, enqueue review #1", counted("first"));
+        Table::new(two.clone()).case("coded", &step, &format!("{first} (second) in 2 s"));
+        Table::new(alone.clone()).case("coded", &step, &format!("{first} (first) in 2 s"));
+        // Never an approval: at last it is a person's, however many reviewers there are.
+        let parked = format!(
+            "reviewing #1, parked, escalated: {}, count escalations_total{{reviewer_unavailable}}",
+            counted("first")
+        );
+        Table::new(alone.clone()).case(&format!("coded; {step}; {step}; {step}; {step}"), &step, &parked);
     }
 }

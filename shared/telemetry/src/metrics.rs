@@ -4,7 +4,7 @@
 //! coordinator alike: exact across restarts, so take the maximum over instances, never the sum. The others count what
 //! their own process did.
 
-use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{CounterVec, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry};
 
 /// What kind of a metric it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +89,7 @@ metrics! {
     Process Counter "llm_requests_total" ["provider", "model", "result"] "Calls to models.";
     Process Histogram "llm_request_seconds" ["provider", "model"] "How long calls to models took.";
     Process Counter "llm_tokens_total" ["provider", "model", "direction"] "Tokens, direction input or output.";
+    Process Counter "llm_cost_usd_total" ["provider", "model"] "US dollars that calls to models cost; nothing of models whose price nobody knows.";
     Process Gauge "reviewer_threshold" ["reviewer"] "The confidence that a reviewer's verdict must exceed, as a coordinator decides now.";
     Process Histogram "store_command_seconds" ["operation"] "How long store operations took, waiting for work excluded.";
     Process Gauge "build_info" ["version"] "Always 1.";
@@ -112,6 +113,8 @@ pub struct Metrics {
     pub llm_seconds: HistogramVec,
     /// `refile_llm_tokens_total`
     pub llm_tokens: IntCounterVec,
+    /// `refile_llm_cost_usd_total`
+    pub llm_cost: CounterVec,
     /// `refile_reviewer_threshold`
     pub reviewer_threshold: GaugeVec,
     /// `refile_store_command_seconds`
@@ -137,6 +140,14 @@ fn counter(registry: &Registry, name: &str) -> prometheus::Result<IntCounterVec>
     Ok(counter)
 }
 
+/// A counter that grows by fractions.
+fn sum(registry: &Registry, name: &str) -> prometheus::Result<CounterVec> {
+    let d = definition(name);
+    let counter = CounterVec::new(Opts::new(d.name, d.help), d.labels)?;
+    registry.register(Box::new(counter.clone()))?;
+    Ok(counter)
+}
+
 impl Metrics {
     /// Defines the metrics that a process keeps itself.
     pub fn new() -> prometheus::Result<Self> {
@@ -157,6 +168,7 @@ impl Metrics {
             llm_requests: counter(&registry, "refile_llm_requests_total")?,
             llm_seconds: histogram(&registry, "refile_llm_request_seconds", &CALLS)?,
             llm_tokens: counter(&registry, "refile_llm_tokens_total")?,
+            llm_cost: sum(&registry, "refile_llm_cost_usd_total")?,
             reviewer_threshold,
             store_command: histogram(&registry, "refile_store_command_seconds", &COMMANDS)?,
             registry,
@@ -187,6 +199,7 @@ mod tests {
         metrics.llm_requests.with_label_values(&["p", "m", "ok"]).inc();
         metrics.llm_seconds.with_label_values(&["p", "m"]).observe(1.0);
         metrics.llm_tokens.with_label_values(&["p", "m", "input"]).inc();
+        metrics.llm_cost.with_label_values(&["p", "m"]).inc_by(0.01);
         metrics.reviewer_threshold.with_label_values(&["r"]).set(0.6);
         metrics.store_command.with_label_values(&["claim"]).observe(0.1);
         let gathered: Vec<String> = metrics.registry.gather().iter().map(|f| f.name().to_owned()).collect();

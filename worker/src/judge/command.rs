@@ -23,7 +23,8 @@ pub async fn ask(
     tree: &Tree,
     claim: Claim<'_>,
 ) -> Opinion {
-    let failed_before = |failure: Failure| Opinion { verdict: Err(failure), reply: None, usage: Usage::default() };
+    let failed_before =
+        |failure: Failure| Opinion { verdict: Err(failure), reply: None, calls: Vec::new(), usage: Usage::default() };
     let diff_file = match tree.put_beside("change.diff", diff) {
         Ok(file) => file,
         Err(error) => return failed_before(error.failure()),
@@ -46,5 +47,6 @@ pub async fn ask(
     } else {
         Err(failed(&reviewer.command, &done, &reviewer.env))
     };
-    Opinion { verdict, reply: Some(reply), usage: Usage { wall_ms: done.wall_ms(), ..Usage::default() } }
+    let usage = Usage { wall_ms: done.wall_ms(), ..Usage::default() };
+    Opinion { verdict, reply: Some(reply), calls: Vec::new(), usage }
 }

@@ -18,8 +18,17 @@ use crate::llm::classify::stopped;
 /// What a wire format makes of a reply.
 pub(super) struct Read {
     pub(super) text: Result<String, Failure>,
+    /// Those from a cache included.
     pub(super) input_tokens: u64,
+    pub(super) cached_input_tokens: u64,
     pub(super) output_tokens: u64,
+}
+
+impl Read {
+    /// Of a call that told nothing of what it used up.
+    pub(super) fn failed(failure: Failure) -> Self {
+        Self { text: Err(failure), input_tokens: 0, cached_input_tokens: 0, output_tokens: 0 }
+    }
 }
 
 /// Writes a question. Its schema is sent: ask [`Provider::structured`] before.

@@ -7,7 +7,7 @@ use refile_core::decide::submission::{NewTask, Workflow};
 use refile_core::gate::GateReport;
 use refile_core::task::{Attempt, Change, Review, Usage};
 use refile_core::verdict::{Verdict, VerdictKind};
-use refile_core::{Outcome, Phase, Priority, Queue, Timestamp};
+use refile_core::{Outcome, Phase, Priority, Queue};
 use refile_store::Claim;
 use refile_worker::backpressure::Room;
 use refile_worker::pool::Execute;
@@ -185,17 +185,10 @@ fn reviewed(attempt: &Attempt, is_rejected: bool, number: u64) -> Outcome {
         (VerdictKind::Approved, String::new())
     };
     let critique = if is_rejected { format!("{} Other failures are retried too.", now_us()) } else { String::new() };
-    Outcome::Reviewed(Review {
-        reviewer: "default".to_owned(),
-        at: Timestamp::default(),
-        head: attempt.change.as_ref().map(|c| c.head.clone()).unwrap_or_default(),
-        verdict: Verdict { verdict, required_change, critique, conf: 1.0, phase: None },
-        failure: None,
-        reply: None,
-        prompt_digest: Some(hex(5, number, attempt.number)),
-        usage: usage(),
-        members: Vec::new(),
-    })
+    let head = attempt.change.as_ref().map(|c| c.head.clone()).unwrap_or_default();
+    let verdict = Verdict { verdict, required_change, critique, conf: 1.0, phase: None };
+    let prompt_digest = Some(hex(5, number, attempt.number));
+    Outcome::Reviewed(Review { prompt_digest, usage: usage(), ..Review::new("default", head, verdict) })
 }
 
 fn usage() -> Usage {

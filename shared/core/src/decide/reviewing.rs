@@ -110,16 +110,13 @@ fn failed(mut draft: Draft<'_>, review: &Review, failure: &Failure, head: &str) 
         draft.escalate(EscalationReason::ReviewerUnavailable, failure.to_string());
         return Ok(draft.done());
     }
-    match failure.kind.behaviour() {
-        Behaviour::OtherReviewer => {
-            let asked: Vec<String> = on_this_head(&draft, head)?.map(|r| r.reviewer.clone()).collect();
-            let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
-            let next = draft.next_review(&asked)?;
-            draft.phase_mut().job = Some(next);
-        }
-        // Where the same reviewer is asked again, the wait heeds what the provider asked for. Pausing the provider and
-        // stopping the pool are the worker's part; the re-ask was done within the review.
-        Behaviour::Retry | Behaviour::PauseProvider | Behaviour::ReaskOnce | Behaviour::StopPool => {}
+    // Where the same reviewer is asked again, the wait heeds what the provider asked for. Pausing the provider and stopping
+    // the pool are the worker's part; the re-ask was done within the review.
+    if failure.kind.behaviour() == Behaviour::OtherReviewer || draft.policy.continues_without(&review.reviewer) {
+        let asked: Vec<String> = on_this_head(&draft, head)?.map(|r| r.reviewer.clone()).collect();
+        let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
+        let next = draft.next_review(&asked)?;
+        draft.phase_mut().job = Some(next);
     }
     draft.requeue(tries, failure);
     Ok(draft.done())

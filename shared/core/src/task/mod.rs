@@ -1,6 +1,7 @@
 //! The record of a task: its phases, their attempts, what reviewers and gates said of each, and what people decided.
 
 mod states;
+mod call;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +11,7 @@ use crate::id::{TaskId, Timestamp};
 use crate::person::{Actor, PersonDecision};
 use crate::policy::OnExhausted;
 use crate::verdict::Verdict;
+pub use call::Call;
 pub use states::{AttemptOutcome, Cause, EscalationReason, PhaseState, Priority, Queue, TaskState};
 
 /// What a reader makes of a field that is missing need not be written: records stay small.
@@ -248,9 +250,18 @@ pub struct Review {
     /// Where the reply lies in the artifact store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply: Option<String>,
-    /// SHA-256 (hex) of the packet that the reviewer was given.
+    /// SHA-256 (hex) of all that the reviewer was given: the packet, and before it what a model was told about its task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_digest: Option<String>,
+    /// Where that lies in the artifact store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// Where the verdict lies in the artifact store under the name that the reviewer's `output` gives it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// The calls of models that it took, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<Call>,
     /// What it used up.
     #[serde(default, skip_serializing_if = "is_default")]
     pub usage: Usage,

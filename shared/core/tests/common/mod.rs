@@ -208,17 +208,7 @@ pub(crate) fn review(phase: &Phase, verdict: Verdict, failure: Option<Failure>) 
         Some(Job::Review { reviewer }) => reviewer.clone(),
         _ => "default".to_owned(),
     };
-    Outcome::Reviewed(Review {
-        reviewer,
-        at: Timestamp::default(),
-        head,
-        verdict,
-        failure,
-        reply: None,
-        prompt_digest: None,
-        usage: usage(),
-        members: Vec::new(),
-    })
+    Outcome::Reviewed(Review { failure, usage: usage(), ..Review::new(reviewer, head, verdict) })
 }
 
 /// `KIND CONF [phase:NAME] [stale] [demand]`.

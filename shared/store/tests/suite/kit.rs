@@ -152,17 +152,8 @@ pub(crate) fn asks() -> Outcome {
 /// A review of the change at `head`.
 pub(crate) fn reviewed(verdict: VerdictKind, head: &str) -> Outcome {
     let required_change = if verdict == VerdictKind::NeedsChanges { format!("Change {head}.") } else { String::new() };
-    Outcome::Reviewed(Review {
-        reviewer: "default".to_owned(),
-        at: Timestamp(0),
-        head: head.to_owned(),
-        verdict: Verdict { verdict, required_change, critique: "words".to_owned(), conf: 0.9, phase: None },
-        failure: None,
-        reply: None,
-        prompt_digest: None,
-        usage: usage(),
-        members: Vec::new(),
-    })
+    let verdict = Verdict { verdict, required_change, critique: "words".to_owned(), conf: 0.9, phase: None };
+    Outcome::Reviewed(Review { usage: usage(), ..Review::new("default", head, verdict) })
 }
 
 pub(crate) async fn report(store: &Arc<dyn Store>, lease: &Lease, outcome: Outcome) -> Reported {

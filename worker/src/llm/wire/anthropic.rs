@@ -23,6 +23,7 @@ pub(super) fn read(reply: &Value) -> Read {
     Read {
         text: text(reply["stop_reason"].as_str().unwrap_or_default(), said),
         input_tokens: tokens(&reply["usage"], &input),
+        cached_input_tokens: tokens(&reply["usage"], &["cache_read_input_tokens"]),
         output_tokens: tokens(&reply["usage"], &["output_tokens"]),
     }
 }

@@ -29,6 +29,7 @@ pub(super) fn read(reply: &Value) -> Read {
     Read {
         text: said(reply),
         input_tokens: tokens(usage, &["promptTokenCount"]),
+        cached_input_tokens: tokens(usage, &["cachedContentTokenCount"]),
         // What the model thought is paid for as what it said.
         output_tokens: tokens(usage, &["candidatesTokenCount", "thoughtsTokenCount"]),
     }

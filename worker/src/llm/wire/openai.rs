@@ -23,6 +23,7 @@ pub(super) fn read(reply: &Value) -> Read {
     Read {
         text: said(&reply["choices"][0]),
         input_tokens: tokens(&reply["usage"], &["prompt_tokens"]),
+        cached_input_tokens: tokens(&reply["usage"]["prompt_tokens_details"], &["cached_tokens"]),
         output_tokens: tokens(&reply["usage"], &["completion_tokens"]),
     }
 }

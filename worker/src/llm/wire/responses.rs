@@ -25,6 +25,7 @@ pub(super) fn read(reply: &Value) -> Read {
     Read {
         text: said(reply),
         input_tokens: tokens(&reply["usage"], &["input_tokens"]),
+        cached_input_tokens: tokens(&reply["usage"]["input_tokens_details"], &["cached_tokens"]),
         output_tokens: tokens(&reply["usage"], &["output_tokens"]),
     }
 }

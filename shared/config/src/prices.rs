@@ -1,0 +1,204 @@
+//! What models cost: `[prices]` of the configuration, and built-in prices of well-known models.
+//!
+//! # Where the built-in prices come from
+//! List prices for standard calls, looked up on 2026-11-22 in copies of the providers' pages and checked against a second
+//! table each:
+//! - Anthropic: <https://platform.claude.com/docs/en/about-claude/pricing>
+//! - `OpenAI`: <https://developers.openai.com/api/docs/pricing>
+//! - Google: <https://ai.google.dev/gemini-api/docs/pricing>
+//! - the second table of the newer models: <https://github.com/github/docs/blob/main/data/tables/copilot/models-and-pricing.yml>
+//!
+//! Prices for very long prompts (from 200,000 tokens on), for writing to a cache and for batches are not among them:
+//! reviewers do none of that with the default `max_input_bytes`.
+
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+
+use crate::schema::ProviderKind;
+
+/// What a model costs, in US dollars per million tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    /// Tokens that it reads.
+    pub input: f64,
+    /// Tokens that it writes.
+    pub output: f64,
+    /// Tokens that it reads and the provider still knows; as others where it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_input: Option<f64>,
+}
+
+impl Price {
+    /// What a call costs in millionths of a US dollar. `cached` of the `input` tokens came out of a cache.
+    pub fn cost_micros(&self, input: u64, cached: u64, output: u64) -> u64 {
+        let cached = cached.min(input);
+        // Dollars per million tokens are millionths of a dollar per token.
+        let cost = (input - cached) as f64 * self.input
+            + cached as f64 * self.cached_input.unwrap_or(self.input)
+            + output as f64 * self.output;
+        cost.round() as u64
+    }
+}
+
+/// The prices by the models' names as the configuration gives them.
+pub type Prices = IndexMap<String, Price>;
+
+/// Holds that prices make sense.
+pub(crate) fn check(prices: &Prices) -> Result<(), String> {
+    let is_bad = |price: &&Price| {
+        let all = [Some(price.input), Some(price.output), price.cached_input];
+        all.into_iter().flatten().any(|usd| !usd.is_finite() || usd < 0.0)
+    };
+    match prices.iter().find(|(_, price)| is_bad(price)) {
+        Some((model, _)) => Err(format!("prices.\"{model}\": a price must be 0 or more US dollars per million tokens")),
+        None => Ok(()),
+    }
+}
+
+/// What a model of a provider costs; nothing where nobody knows. The configuration's word goes first, under the very name
+/// that the provider is asked for.
+pub fn price(configured: &Prices, kind: ProviderKind, model: &str) -> Option<Price> {
+    // What runs on one's own machine has no list price, whatever its name.
+    configured.get(model).copied().or_else(|| (kind != ProviderKind::Ollama).then(|| built_in(model)).flatten())
+}
+
+/// The built-in price of a model, by its provider's name for it, with or without a path before it and a date behind it.
+fn built_in(model: &str) -> Option<Price> {
+    let own = model.rsplit('/').next().unwrap_or_default().to_lowercase().replace('.', "-");
+    let find = |name: &str| BUILT_IN.iter().find(|row| row.0 == name);
+    let (_, input, cached, output) = find(&own).or_else(|| find(without_date(&own)))?;
+    Some(Price { input: *input, output: *output, cached_input: Some(*cached) })
+}
+
+/// `claude-haiku-4-5-20251001` and `gpt-4.1-2025-04-14` without what says of which day they are.
+fn without_date(name: &str) -> &str {
+    let name = name.strip_suffix("-latest").or_else(|| name.strip_suffix("-preview")).unwrap_or(name);
+    let is_date = |text: &str| {
+        let digits = text.chars().filter(char::is_ascii_digit).count();
+        digits == 8 && text.starts_with("20") && text.chars().all(|c| c.is_ascii_digit() || c == '-')
+    };
+    let end = name.match_indices(['-', '@']).map(|(at, _)| at).find(|at| is_date(&name[at + 1..]));
+    end.map_or(name, |at| &name[..at])
+}
+
+/// Model (dots as dashes), input, cached input, output.
+const BUILT_IN: &[(&str, f64, f64, f64)] = &[
+    ("claude-fable-5", 10.0, 1.0, 50.0),
+    ("claude-opus-5", 5.0, 0.5, 25.0),
+    ("claude-opus-4-8", 5.0, 0.5, 25.0),
+    ("claude-opus-4-7", 5.0, 0.5, 25.0),
+    ("claude-opus-4-6", 5.0, 0.5, 25.0),
+    ("claude-opus-4-5", 5.0, 0.5, 25.0),
+    ("claude-opus-4-1", 15.0, 1.5, 75.0),
+    ("claude-opus-4", 15.0, 1.5, 75.0),
+    ("claude-sonnet-5", 2.0, 0.2, 10.0),
+    ("claude-sonnet-4-6", 3.0, 0.3, 15.0),
+    ("claude-sonnet-4-5", 3.0, 0.3, 15.0),
+    ("claude-sonnet-4", 3.0, 0.3, 15.0),
+    ("claude-haiku-4-5", 1.0, 0.1, 5.0),
+    ("claude-3-5-haiku", 0.8, 0.08, 4.0),
+    ("gpt-5-5", 5.0, 0.5, 30.0),
+    ("gpt-5-4", 2.5, 0.25, 15.0),
+    ("gpt-5-4-mini", 0.75, 0.075, 4.5),
+    ("gpt-5-4-nano", 0.2, 0.02, 1.25),
+    ("gpt-5-3-codex", 1.75, 0.175, 14.0),
+    ("gpt-5-2", 1.75, 0.175, 14.0),
+    ("gpt-5-1", 1.25, 0.125, 10.0),
+    ("gpt-5", 1.25, 0.125, 10.0),
+    ("gpt-5-mini", 0.25, 0.025, 2.0),
+    ("gpt-5-nano", 0.05, 0.005, 0.4),
+    ("gpt-4-1", 2.0, 0.5, 8.0),
+    ("gpt-4-1-mini", 0.4, 0.1, 1.6),
+    ("gpt-4-1-nano", 0.1, 0.025, 0.4),
+    ("gpt-4o", 2.5, 1.25, 10.0),
+    ("gpt-4o-mini", 0.15, 0.075, 0.6),
+    ("o3", 2.0, 0.5, 8.0),
+    ("o4-mini", 1.1, 0.275, 4.4),
+    ("gemini-3-5-flash", 1.5, 0.15, 9.0),
+    ("gemini-3-1-pro", 2.0, 0.2, 12.0),
+    ("gemini-2-5-pro", 1.25, 0.125, 10.0),
+    ("gemini-2-5-flash", 0.3, 0.03, 2.5),
+    ("gemini-2-5-flash-lite", 0.1, 0.01, 0.4),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::tests::{check_error, load_text};
+    use crate::show::{Source, lines};
+
+    #[track_caller]
+    fn input(model: &str) -> Option<f64> {
+        price(&Prices::new(), ProviderKind::Openai, model).map(|p| p.input)
+    }
+
+    #[test]
+    fn a_model_is_known_by_each_of_its_names_and_no_other() {
+        for (model, expected) in [
+            ("claude-sonnet-4-6", Some(3.0)),
+            ("claude-haiku-4-5-20251001", Some(1.0)),
+            ("claude-haiku-4-5@20251001", Some(1.0)),
+            ("anthropic/claude-sonnet-4.6", Some(3.0)),
+            ("claude-3-5-haiku-latest", Some(0.8)),
+            ("gpt-4.1", Some(2.0)),
+            ("gpt-4.1-2025-04-14", Some(2.0)),
+            ("GPT-4o-mini-2024-07-18", Some(0.15)),
+            ("models/gemini-2.5-pro", Some(1.25)),
+            ("gemini-3.1-pro-preview", Some(2.0)),
+            ("claude-sonnet-4-60", None),
+            ("gpt-4.1-turbo", None),
+            ("gpt-5-pro", None),
+            ("claude-opus-4-6-fast", None),
+            ("my-model", None),
+            ("20251001", None),
+            ("-20251001", None),
+            ("", None),
+        ] {
+            assert_eq!(input(model), expected, "{model}");
+        }
+    }
+
+    #[test]
+    fn the_configuration_goes_first_and_ones_own_machine_is_not_priced() {
+        let own = Price { input: 0.5, output: 1.0, cached_input: None };
+        let prices = Prices::from([("gpt-4.1".to_owned(), own), ("llama3".to_owned(), own)]);
+        assert_eq!(price(&prices, ProviderKind::Openai, "gpt-4.1"), Some(own));
+        assert_eq!(price(&prices, ProviderKind::Ollama, "llama3"), Some(own));
+        assert_eq!(price(&prices, ProviderKind::Ollama, "gpt-4o"), None);
+    }
+
+    #[test]
+    fn the_cost_is_that_of_each_kind_of_token() {
+        let of = |cached_input| Price { input: 3.0, output: 15.0, cached_input };
+        assert_eq!(of(Some(0.3)).cost_micros(1_000, 400, 100), 1_800 + 120 + 1_500);
+        assert_eq!(of(None).cost_micros(1_000, 400, 100), 4_500);
+        // More out of the cache than there is.
+        assert_eq!(of(Some(0.3)).cost_micros(10, 400, 0), 3);
+        assert_eq!(of(Some(0.3)).cost_micros(0, 0, 0), 0);
+        assert_eq!(of(None).cost_micros(u64::MAX, 0, u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn the_table_is_of_different_models_whose_prices_make_sense() {
+        let mut seen = std::collections::BTreeSet::new();
+        for (name, input, cached, output) in BUILT_IN {
+            assert!(seen.insert(name), "{name} is there twice");
+            assert!(!name.contains(['.', '/']) && *name == without_date(name), "{name} would never be found");
+            assert!(0.0 < *cached && cached < input && input < output, "{name}");
+        }
+    }
+
+    #[test]
+    fn prices_are_read_and_shown() {
+        let text = "[prices.\"my-model-1.5\"]\ninput = 3.0\noutput = 15\n";
+        let (config, sources) = load_text(text, &[], &[]).unwrap();
+        assert_eq!(config.prices["my-model-1.5"], Price { input: 3.0, output: 15.0, cached_input: None });
+        let shown = lines(&config, &sources);
+        let line = shown.iter().find(|l| l.key == "prices.my-model-1.5.output").unwrap();
+        assert!(matches!(line.source, Source::File(_)));
+        check_error("[prices.m]\ninput = -1.0\noutput = 1.0\n", &["prices.\"m\"", "0 or more"]);
+        check_error("[prices.m]\ninput = 1.0\n", &["output"]);
+        check_error("[prices.m]\ninput = 1.0\noutput = 1.0\ncache = 1.0\n", &["cache", "cached_input"]);
+    }
+}
