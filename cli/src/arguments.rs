@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use refile_config::Span;
 use refile_core::{Priority, TaskState};
 
 /// A fleet of coding agents in which a rejection leads the next attempt.
@@ -63,6 +64,9 @@ pub(crate) enum Command {
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Say which providers of models are left alone, leave one alone, call it again
+    #[command(subcommand)]
+    Provider(ProviderCommand),
     /// Say how many partitions the queue has, or give it more
     Partitions(PartitionsArguments),
     /// Measure how fast the queue is, with agents that do nothing
@@ -138,6 +142,37 @@ pub(crate) enum TaskCommand {
     Cancel(TaskArgument),
     /// Do a task's last job again if it is escalated; submit it anew if it is over
     Retry(TaskArgument),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ProviderCommand {
+    /// List the providers, and what is paused of each
+    List,
+    /// Leave a provider alone: jobs that need it stay in their queue
+    Pause(PauseArguments),
+    /// End the pauses of a provider, whoever made them
+    Resume(ProviderArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProviderArguments {
+    /// Its name in the configuration
+    pub(crate) name: String,
+    /// Only this model of it
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PauseArguments {
+    #[command(flatten)]
+    pub(crate) provider: ProviderArguments,
+    /// For so long, e.g. 30m; until it is resumed by default
+    #[arg(long = "for", value_name = "TIME", value_parser = Span::parse)]
+    pub(crate) for_: Option<Span>,
+    /// Why
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
 }
 
 #[derive(Debug, Args)]

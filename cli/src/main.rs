@@ -32,7 +32,8 @@ pub(crate) enum Ended {
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-#[tokio::main]
+// One thread: the work waits for others, and handing it between threads cost more than it gained. Agents are processes.
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     // A wrong use of the command line ends in here, with 2.
     let arguments = Arguments::parse();

@@ -67,6 +67,7 @@ fn numbers_and_tables_are_written_so() {
     {
         assert_eq!(short(value), text);
     }
+    assert_eq!([svg::number(0.1 * 3.0), svg::number(12_345.0)], ["0.3", "12,345"]);
     let is = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found} is not {expected}");
     is(median(&[3.0, 1.0, 2.0]), 2.0);
     is(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);

@@ -337,6 +337,9 @@ fn every_command_says_what_it_does() {
         (&["escalation", "reject"], "Turn the task down"),
         (&["verdict", "parse"], "verdict that a reply holds"),
         (&["calibration"], "what turned out to be right"),
+        (&["provider", "list"], "what is paused of each"),
+        (&["provider", "pause"], "Leave a provider alone"),
+        (&["provider", "resume"], "End the pauses"),
         (&["config", "show"], "where it comes from"),
         (&["partitions"], "how many partitions"),
         (&["bench"], "how fast the queue is"),
@@ -353,4 +356,32 @@ fn every_command_says_what_it_does() {
     }
     place.fails(&["no-such-command"], 2, &["no-such-command", "--help"]);
     place.fails(&[], 2, &["Usage: refile"]);
+}
+
+#[test]
+fn a_provider_is_left_alone_and_called_again() {
+    let providers = "[reviewers.judge]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m-1\"\n\
+                     [providers.p]\nkind = \"openai\"\n[providers.q]\nkind = \"ollama\"";
+    let place = Desk::with("true", "echo APPROVE", providers);
+    let listed = || place.json(&["provider", "list"]);
+    assert_eq!(listed()[0], json!({"name": "p", "kind": "openai", "models": ["m-1"], "pauses": []}));
+    assert!(place.ok(&["provider", "list"]).contains("open"));
+
+    assert!(place.ok(&["provider", "pause", "p", "--for", "2h", "--reason", "budget"]).contains("p is paused until 2"));
+    assert_eq!(place.json(&["provider", "pause", "p", "--model", "m-1"]), json!({"name": "p", "state": "paused"}));
+    let pauses = &listed()[0]["pauses"];
+    let of = |n: usize, key: &str| pauses[n][key].clone();
+    assert_eq!((of(0, "state"), of(0, "reason"), of(0, "model")), (json!("paused"), json!("ann: budget"), Value::Null));
+    assert_eq!((of(1, "until"), of(1, "reason"), of(1, "model")), (Value::Null, json!("ann"), json!("m-1")));
+    assert!(of(0, "until").as_u64().unwrap() > 0);
+    let table = place.ok(&["provider", "list"]);
+    assert!(table.contains("paused m-1") && table.contains("ann: budget"), "{table}");
+    assert_eq!(listed()[1]["pauses"], json!([]));
+
+    assert!(place.ok(&["provider", "resume", "p", "--model", "m-1"]).contains("1 pause ended"));
+    assert!(place.ok(&["provider", "resume", "p"]).contains("1 pause ended"));
+    assert_eq!(listed()[0]["pauses"], json!([]));
+    place.fails(&["provider", "pause", "nobody"], 2, &["no provider `nobody`", "p, q"]);
+    place.fails(&["provider", "resume", "nobody"], 2, &["no provider `nobody`"]);
+    place.fails(&["provider", "pause", "p", "--for", "soon"], 2, &["soon"]);
 }

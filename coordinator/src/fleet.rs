@@ -1,13 +1,13 @@
 //! The fleet's numbers as metrics. The store keeps them; each coordinator exports the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 use refile_core::count::{Count, labels};
 use refile_core::event::PersonDecision;
 use refile_core::task::{Cause, EscalationReason};
 use refile_core::{Queue, TaskState};
-use refile_store::Stats;
+use refile_store::{PauseTarget, Paused, Stats};
 use refile_telemetry::metrics::{ALL, ATTEMPT_BUCKETS, Definition, Kind, Scope};
 
 /// The values of a metric's labels, and the number.
@@ -15,16 +15,28 @@ type Sample = (Vec<String>, f64);
 
 /// The fleet's numbers as metric families, in the order of their definitions. A family without a sample is left out,
 /// but a plain number is never: it is 0.
-pub fn families(stats: &Stats) -> Vec<MetricFamily> {
+pub fn families(stats: &Stats, pauses: &[Paused]) -> Vec<MetricFamily> {
     let counts: Vec<(Count, i64)> = stats.counts.iter().filter_map(|(k, n)| Some((Count::parse(k)?, *n))).collect();
     ALL.iter()
         .filter(|d| d.scope == Scope::Fleet)
         .map(|d| match d.kind {
             Kind::Histogram => attempts_family(d, &counts),
+            _ if d.name == "refile_provider_paused" => family(d, paused(pauses)),
             _ => family(d, samples(d, stats, &counts)),
         })
         .filter(|f| !f.get_metric().is_empty())
         .collect()
+}
+
+/// The providers that are left alone, and those that one call is trying.
+fn paused(pauses: &[Paused]) -> Vec<Sample> {
+    let of_provider = |paused: &Paused| match &paused.target {
+        PauseTarget::Provider(part) => Some(vec![part.provider.clone(), part.model.clone().unwrap_or_default()]),
+        PauseTarget::Queue(_) => None,
+    };
+    // Several keys of one provider make one series.
+    let labels: BTreeSet<Vec<String>> = pauses.iter().filter_map(of_provider).collect();
+    labels.into_iter().map(|labels| (labels, 1.0)).collect()
 }
 
 /// The samples of a counter or a gauge.
@@ -199,6 +211,8 @@ fn named(definition: &Definition, kind: MetricType, metrics: Vec<Metric>) -> Met
 
 #[cfg(test)]
 mod tests {
+    use refile_store::{Pause, ProviderPart};
+
     use super::*;
 
     #[test]
@@ -215,7 +229,7 @@ mod tests {
             .into(),
             ..Stats::default()
         };
-        let text = prometheus::TextEncoder::new().encode_to_string(&families(&stats)).unwrap();
+        let text = prometheus::TextEncoder::new().encode_to_string(&families(&stats, &[])).unwrap();
         for line in [
             "refile_merge_ratio 0.75",
             "refile_attempt_bimodality 1",
@@ -232,6 +246,23 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "no {line:?} in\n{text}");
         }
+    }
+
+    #[test]
+    fn what_is_paused_of_a_provider_is_one_series_whatever_its_keys() {
+        let paused = |key: &str, holds| Paused {
+            target: PauseTarget::Provider(ProviderPart {
+                provider: "p".to_owned(),
+                model: Some("m".to_owned()),
+                key: Some(key.to_owned()),
+            }),
+            pause: Pause { until: None, reason: String::new(), tries: 0 },
+            holds,
+        };
+        let families = families(&Stats::default(), &[paused("0a", true), paused("1b", false)]);
+        let text = prometheus::TextEncoder::new().encode_to_string(&families).unwrap();
+        let lines: Vec<&str> = text.lines().filter(|l| l.starts_with("refile_provider_paused")).collect();
+        assert_eq!(lines, ["refile_provider_paused{provider=\"p\",model=\"m\"} 1"]);
     }
 
     #[test]

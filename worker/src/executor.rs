@@ -1,5 +1,7 @@
 //! One job as one pipeline: what the record says, made into values for the parts that do the work.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::policy::ContinueFrom;
@@ -9,6 +11,7 @@ use refile_core::verdict::Verdict;
 use refile_core::{Outcome, Phase, Queue};
 use refile_store::Claim;
 
+use crate::backpressure::{Backpressure, Room};
 use crate::code::{CodeJob, code};
 use crate::land::{LandJob, land};
 use crate::pool::Execute;
@@ -16,10 +19,20 @@ use crate::review::{ReviewJob, review};
 use crate::worker::Worker;
 use crate::workspace::Site;
 
+/// A worker at work: what it may claim depends on how the providers are.
+pub(crate) struct AtWork {
+    pub(crate) worker: Worker,
+    pub(crate) backpressure: Arc<Backpressure>,
+}
+
 #[async_trait]
-impl Execute for Worker {
+impl Execute for AtWork {
+    async fn room(&self) -> Room {
+        self.backpressure.room().await
+    }
+
     async fn execute(&self, claim: &Claim) -> Outcome {
-        execute(self, claim).await
+        execute(&self.worker, claim).await
     }
 }
 

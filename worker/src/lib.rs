@@ -15,6 +15,7 @@
 //! - [`land`](mod@land): a `land` job: an approved change becomes one commit on the base branch
 //!
 //! And what runs them:
+//! - [`backpressure`]: what the whole fleet knows of its providers
 //! - [`worker`]: what a worker is made of
 //! - [`executor`]: a claimed job, made into values for the parts above
 //! - [`pool`]: the claim loop: leases, heartbeats, shutdown
@@ -30,6 +31,7 @@ pub mod judge;
 pub mod llm;
 pub mod review;
 pub mod land;
+pub mod backpressure;
 pub mod worker;
 pub mod executor;
 pub mod pool;

@@ -9,12 +9,14 @@
 pub mod classify;
 mod wire;
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use async_trait::async_trait;
 use refile_config::{Prices, Provider, prices};
 use refile_core::failure::{Failure, FailureKind, Scope};
-use refile_core::task::Call;
+use refile_core::task;
 use refile_telemetry::Metrics;
 use serde_json::Value;
 
@@ -66,8 +68,28 @@ pub struct Question<'a> {
 pub struct Answer {
     /// The whole text, or why there is none. A reply that was cut off is a failure.
     pub text: Result<String, Failure>,
-    /// What is kept of it; also where it failed.
-    pub call: Call,
+    /// What is kept of the call, also where it failed; nothing where none was made.
+    pub call: Option<task::Call>,
+}
+
+/// A call to a model, as whoever lets it through sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    /// The provider's name.
+    pub provider: &'a str,
+    /// The model.
+    pub model: &'a str,
+    /// About how many tokens it takes: a quarter of its bytes, and the longest answer.
+    pub tokens: u64,
+}
+
+/// Lets calls through, for the whole fleet.
+#[async_trait]
+pub trait Turnstile: Debug + Send + Sync {
+    /// Waits until the call may be made; a failure where that would take too long.
+    async fn enter(&self, call: &Call<'_>) -> Result<(), Failure>;
+    /// Is told what came of a call that was let through.
+    async fn left(&self, call: &Call<'_>, failure: Option<&Failure>);
 }
 
 /// The client. Cheap to clone.
@@ -76,6 +98,7 @@ pub struct Client {
     http: reqwest::Client,
     metrics: Option<Metrics>,
     prices: Arc<Prices>,
+    turnstile: Option<Arc<dyn Turnstile>>,
 }
 
 impl Client {
@@ -87,7 +110,7 @@ impl Client {
             .connect_timeout(Duration::from_secs(20))
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .map(|http| Self { http, metrics: None, prices: Arc::default() })
+            .map(|http| Self { http, metrics: None, prices: Arc::default(), turnstile: None })
             .map_err(|error| Failure::new(FailureKind::Configuration, format!("no HTTP client can be made: {error}")))
     }
 
@@ -103,8 +126,27 @@ impl Client {
         Self { prices: Arc::new(prices.clone()), ..self }
     }
 
-    /// Asks a model.
+    /// The same client, whose calls are let through one by one.
+    #[must_use]
+    pub fn behind(self, turnstile: Arc<dyn Turnstile>) -> Self {
+        Self { turnstile: Some(turnstile), ..self }
+    }
+
+    /// Asks a model, where it may be asked.
     pub async fn ask(&self, provider: &Provider, question: &Question<'_>) -> Answer {
+        let Some(turnstile) = &self.turnstile else { return self.call(provider, question).await };
+        let bytes = question.system.len() + question.messages.iter().map(|m| m.text.len()).sum::<usize>();
+        let tokens = bytes as u64 / 4 + u64::from(question.max_tokens);
+        let call = Call { provider: question.provider, model: question.model, tokens };
+        if let Err(failure) = turnstile.enter(&call).await {
+            return Answer { text: Err(failure), call: None };
+        }
+        let answer = self.call(provider, question).await;
+        turnstile.left(&call, answer.text.as_ref().err()).await;
+        answer
+    }
+
+    async fn call(&self, provider: &Provider, question: &Question<'_>) -> Answer {
         let started = Instant::now();
         let key = key(provider);
         let read = match &key {
@@ -117,7 +159,7 @@ impl Client {
         }
         let price = prices::price(&self.prices, provider.kind, question.model);
         let Read { text, input_tokens, cached_input_tokens, output_tokens } = read;
-        let call = Call {
+        let call = task::Call {
             provider: question.provider.to_owned(),
             model: question.model.to_owned(),
             failure: text.as_ref().err().map(|failure| failure.kind),
@@ -127,11 +169,10 @@ impl Client {
             cost_micros: price.map(|price| price.cost_micros(input_tokens, cached_input_tokens, output_tokens)),
             latency_ms: started.elapsed().as_millis() as u64,
         };
-        let answer = Answer { text, call };
         if let Some(metrics) = &self.metrics {
-            count(metrics, &answer.call);
+            count(metrics, &call);
         }
-        answer
+        Answer { text, call: Some(call) }
     }
 
     /// One request, and what came back.
@@ -166,7 +207,7 @@ impl Client {
 }
 
 /// Counts a call. A model that nobody configured cannot be called, so the labels are bounded.
-fn count(metrics: &Metrics, call: &Call) {
+fn count(metrics: &Metrics, call: &task::Call) {
     let (provider, model) = (call.provider.as_str(), call.model.as_str());
     let result = call.failure.map_or("ok", FailureKind::as_str);
     metrics.llm_requests.with_label_values(&[provider, model, result]).inc();
@@ -181,7 +222,7 @@ fn count(metrics: &Metrics, call: &Call) {
 }
 
 /// The key from the environment variable that the provider names.
-fn key(provider: &Provider) -> Result<Option<String>, Failure> {
+pub fn key(provider: &Provider) -> Result<Option<String>, Failure> {
     let Some(name) = &provider.api_key_env else { return Ok(None) };
     match std::env::var(name) {
         Ok(key) if !key.trim().is_empty() => Ok(Some(key.trim().to_owned())),

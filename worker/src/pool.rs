@@ -16,18 +16,17 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use refile_core::failure::{Behaviour, Failure, Scope};
 use refile_core::{Outcome, Queue};
-use refile_store::{Claim, ClaimRequest, Lease, Limits, Report, Store};
+use refile_store::{Claim, ClaimRequest, Lease, Report, Store};
 use refile_telemetry::{Health, Metrics};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::backpressure::{Room, is_pausing};
 use crate::worker::Role;
 use heartbeats::{heartbeats, presence};
 use reports::{Finished, Held, reports};
 
-/// How long a call to the store waits for a job.
-const WAIT: Duration = Duration::from_secs(2);
 /// The pause after the store did not answer.
 const AWAY: Duration = Duration::from_millis(500);
 /// How long a claim that is under way at the shutdown may take to answer: what it claimed is given back at once and not
@@ -37,6 +36,9 @@ const LAST_CLAIM: Duration = Duration::from_millis(100);
 /// What is done with a claimed job.
 #[async_trait]
 pub trait Execute: Send + Sync {
+    /// What may be claimed now. Asked before each claim.
+    async fn room(&self) -> Room;
+
     /// Does the job. Whatever goes wrong is an outcome too. It is dropped when the lease is lost.
     async fn execute(&self, claim: &Claim) -> Outcome;
 }
@@ -57,8 +59,6 @@ pub struct Pool {
     pub queues: Vec<Queue>,
     /// Jobs at once.
     pub concurrency: usize,
-    /// How many jobs may run at once in the whole fleet.
-    pub limits: Arc<Limits>,
     /// How long a claim holds without a heartbeat.
     pub lease: Duration,
     /// How long running jobs may go on after the shutdown.
@@ -125,18 +125,22 @@ struct Ending {
 }
 
 impl Ending {
-    /// Ends the pool where the outcome says that a person must change the configuration first.
-    fn heed(&self, outcome: &Outcome) {
-        let failure = match outcome {
-            Outcome::Reviewed(review) => review.failure.as_ref(),
-            Outcome::AgentFailed { failure, .. } => Some(failure),
-            _ => None,
-        };
+    /// Ends the pool where a person must change the configuration first.
+    fn heed(&self, failure: Option<&Failure>) {
         if let Some(failure) = failure.filter(|f| f.kind.behaviour() == Behaviour::StopPool && f.scope != Scope::Call) {
             tracing::error!(%failure, "the worker takes no more jobs: change the configuration and start it again");
             *self.why.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure.clone());
             self.told.cancel();
         }
+    }
+}
+
+/// Why a job did not come to what it was for.
+fn failure_of(outcome: &Outcome) -> Option<&Failure> {
+    match outcome {
+        Outcome::Reviewed(review) => review.failure.as_ref(),
+        Outcome::AgentFailed { failure, .. } => Some(failure),
+        _ => None,
     }
 }
 
@@ -164,13 +168,14 @@ async fn claims(
             permit = room.clone().acquire_owned() => permit,
         };
         let Ok(first) = permit else { return };
+        let now = pool.agent.room().await;
         let request = ClaimRequest {
             queues: pool.queues.clone(),
             owner: pool.name.clone(),
             max: 1 + room.available_permits(),
             lease: pool.lease,
-            wait: WAIT,
-            limits: pool.limits.clone(),
+            wait: now.look_again,
+            limits: now.limits,
         };
         let mut claim = pool.store.claim(&request);
         let claimed = tokio::select! {
@@ -234,7 +239,13 @@ async fn job(
             tracing::warn!(%task, phase, attempt, queue, "the lease is gone: the job was stopped, nobody is charged");
         }
         Some(outcome) => {
-            ending.heed(&outcome);
+            let failure = failure_of(&outcome);
+            if let Some(failure) = failure.filter(|f| is_pausing(f)) {
+                tracing::info!(%task, phase, attempt, queue, %failure, "put back until the provider may be called again");
+                give_back(&pool, std::slice::from_ref(&claim.lease)).await;
+                return;
+            }
+            ending.heed(failure);
             let report = Report { lease: claim.lease, outcome };
             if finished.send((report, Held { attempt, entry, permit })).is_err() {
                 tracing::error!("outcomes are no longer handed in; the job is redelivered when its lease has run out");

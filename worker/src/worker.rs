@@ -9,6 +9,8 @@ use refile_store::artifacts::Artifacts;
 use refile_store::{Limits, Store};
 use refile_telemetry::{Health, Metrics};
 
+use crate::backpressure::Backpressure;
+use crate::executor::AtWork;
 use crate::llm::Client;
 use crate::pool::Pool;
 use crate::workspace::Workspace;
@@ -71,18 +73,20 @@ pub struct Worker {
 impl Worker {
     /// The claim loop that does this worker's jobs.
     pub fn pool(self) -> Pool {
+        let limits = Arc::new(limits(&self.config));
+        let backpressure = Arc::new(Backpressure::new(self.store.clone(), self.config.clone(), limits));
+        let worker = Self { client: self.client.behind(backpressure.clone()), ..self };
         Pool {
-            store: self.store.clone(),
-            metrics: self.metrics.clone(),
-            health: self.health.clone(),
-            name: self.name.clone(),
-            role: self.role,
-            queues: self.queues.clone(),
-            concurrency: self.concurrency,
-            limits: Arc::new(limits(&self.config)),
-            lease: self.config.workers.lease.0,
-            grace: self.config.workers.grace.0,
-            agent: Arc::new(self),
+            store: worker.store.clone(),
+            metrics: worker.metrics.clone(),
+            health: worker.health.clone(),
+            name: worker.name.clone(),
+            role: worker.role,
+            queues: worker.queues.clone(),
+            concurrency: worker.concurrency,
+            lease: worker.config.workers.lease.0,
+            grace: worker.config.workers.grace.0,
+            agent: Arc::new(AtWork { worker, backpressure }),
         }
     }
 }

@@ -79,8 +79,14 @@ async fn a_connection_that_is_cut_or_refused_is_a_network_failure() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let provider =
-        Provider { kind: ProviderKind::Anthropic, base_url: Some(address), api_key_env: None, structured: None };
+    let provider = Provider {
+        kind: ProviderKind::Anthropic,
+        base_url: Some(address),
+        api_key_env: None,
+        structured: None,
+        requests_per_minute: None,
+        tokens_per_minute: None,
+    };
     let cut = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         let _ = stream.read(&mut [0; 4_096]).await.unwrap();

@@ -19,8 +19,9 @@ use refile_core::task::Usage;
 use refile_core::{Outcome, Policy, TaskId};
 use refile_store::artifacts::Artifacts;
 use refile_store::commit::commit;
-use refile_store::{Claim, SqliteStore, Store, TakeRequest, Taken};
+use refile_store::{Claim, Limits, SqliteStore, Store, TakeRequest, Taken};
 use refile_telemetry::{Health, Metrics};
+use refile_worker::backpressure::Room;
 use refile_worker::llm::Client;
 use refile_worker::pool::{self, Execute, Pool};
 use refile_worker::worker::{Role, Worker};
@@ -120,7 +121,6 @@ fn pool_of(store: &Arc<dyn Store>, agent: Arc<dyn Execute>, concurrency: usize) 
         role: Role::Coder,
         queues: Role::Coder.queues(),
         concurrency,
-        limits: Arc::default(),
         lease: Duration::from_hours(1),
         grace: DEADLINE,
         agent,
@@ -149,6 +149,10 @@ struct Together(Barrier);
 
 #[async_trait]
 impl Execute for Together {
+    async fn room(&self) -> Room {
+        Room::fixed(Arc::default())
+    }
+
     async fn execute(&self, _: &Claim) -> Outcome {
         self.0.wait().await;
         asks()
@@ -183,6 +187,10 @@ struct OneIsQuick {
 
 #[async_trait]
 impl Execute for OneIsQuick {
+    async fn room(&self) -> Room {
+        Room::fixed(Arc::default())
+    }
+
     async fn execute(&self, claim: &Claim) -> Outcome {
         if claim.lease.task != self.quick {
             self.go.acquire().await.unwrap().forget();
@@ -250,6 +258,10 @@ struct Crowd {
 
 #[async_trait]
 impl Execute for Crowd {
+    async fn room(&self) -> Room {
+        Room::fixed(Arc::default())
+    }
+
     async fn execute(&self, _: &Claim) -> Outcome {
         let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
@@ -257,6 +269,20 @@ impl Execute for Crowd {
         tokio::time::sleep(Duration::from_millis(100)).await;
         self.now.fetch_sub(1, Ordering::SeqCst);
         asks()
+    }
+}
+
+/// A crowd under limits.
+struct Limited(Arc<Crowd>, Arc<Limits>);
+
+#[async_trait]
+impl Execute for Limited {
+    async fn room(&self) -> Room {
+        Room::fixed(self.1.clone())
+    }
+
+    async fn execute(&self, claim: &Claim) -> Outcome {
+        self.0.execute(claim).await
     }
 }
 
@@ -273,12 +299,13 @@ async fn no_more_jobs_of_an_agent_run_at_once_than_its_limit_says() {
     std::fs::write(&file, text).unwrap();
     let (limited, _) = refile_config::load(Some(&file), [], &[]).unwrap();
     // The limits that a worker makes of its configuration, and two processes with room for all.
-    let limits = Worker { config: Arc::new(limited), ..config }.pool().limits;
+    let limits = Worker { config: Arc::new(limited), ..config }.pool().agent.room().await.limits;
     let (shutdown, crowd) = (CancellationToken::new(), Arc::new(Crowd::default()));
     let running: Vec<_> = ["one", "two"]
         .map(|name| {
             let of = Arc::into_inner(pool_of(&store, crowd.clone(), 5)).unwrap();
-            let pool = Pool { name: name.to_owned(), limits: limits.clone(), ..of };
+            let agent = Arc::new(Limited(crowd.clone(), limits.clone()));
+            let pool = Pool { name: name.to_owned(), agent, ..of };
             tokio::spawn(pool::run(Arc::new(pool), shutdown.clone()))
         })
         .into();
@@ -295,6 +322,10 @@ struct Fails(Failure);
 
 #[async_trait]
 impl Execute for Fails {
+    async fn room(&self) -> Room {
+        Room::fixed(Arc::default())
+    }
+
     async fn execute(&self, _: &Claim) -> Outcome {
         let failure = self.0.clone();
         Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage: Usage::default() }

@@ -45,7 +45,14 @@ async fn an_answer_is_read_with_its_usage() {
         let model = Model::start(vec![says(kind, "hello", End::Said)]).await;
         let answer = ask(&model.provider(kind), LONG, None).await;
         assert_eq!(answer.text.as_deref(), Ok("hello"), "{kind:?}");
-        assert_eq!((answer.call.input_tokens, answer.call.output_tokens), (15, 4), "{kind:?}");
+        assert_eq!(
+            {
+                let call = answer.call.unwrap();
+                (call.input_tokens, call.output_tokens)
+            },
+            (15, 4),
+            "{kind:?}"
+        );
     }
 }
 
@@ -115,7 +122,14 @@ async fn each_provider_is_asked_as_it_wants_to_be() {
         assert!(!asked[1].2.to_string().contains("chema"), "{kind:?}: {}", asked[1].2);
     }
     let by_default = ProviderKind::ALL.map(|kind| {
-        let provider = |base_url| Provider { kind, base_url, api_key_env: None, structured: None };
+        let provider = |base_url| Provider {
+            kind,
+            base_url,
+            api_key_env: None,
+            structured: None,
+            requests_per_minute: None,
+            tokens_per_minute: None,
+        };
         (provider(None).structured(), provider(Some("http://h".to_owned())).structured())
     });
     assert_eq!(by_default, [(true, false), (true, false), (true, true), (true, true), (true, true)]);
@@ -156,7 +170,7 @@ async fn the_stop_reason_is_read_before_the_text() {
     // What was used up is known also then.
     for kind in ProviderKind::ALL {
         let model = Model::start(vec![says(kind, verdict, End::Truncated)]).await;
-        assert_eq!(ask(&model.provider(kind), LONG, None).await.call.output_tokens, 4, "{kind:?}");
+        assert_eq!(ask(&model.provider(kind), LONG, None).await.call.unwrap().output_tokens, 4, "{kind:?}");
     }
 }
 
@@ -168,7 +182,7 @@ async fn no_text_is_empty_and_no_object_malformed() {
     let blocked = json!({"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 9}});
     let model = Model::start(vec![Say::Reply(200, Vec::new(), blocked.to_string())]).await;
     let answer = ask(&model.provider(ProviderKind::Gemini), LONG, None).await;
-    assert_eq!((answer.text.unwrap_err().kind, answer.call.input_tokens), (FailureKind::Filtered, 9));
+    assert_eq!((answer.text.unwrap_err().kind, answer.call.unwrap().input_tokens), (FailureKind::Filtered, 9));
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ use refile_core::task::{Change, Usage};
 use refile_core::{Outcome, Priority, Queue};
 use refile_store::{Claim, ClaimRequest, Lease, LeaseState, OpenOptions, Store};
 use refile_telemetry::{Health, Metrics, process};
+use refile_worker::backpressure::Room;
 use refile_worker::pool::{self, Execute, Pool};
 use refile_worker::worker::Role;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -59,6 +60,10 @@ struct Counter {
 
 #[async_trait]
 impl Execute for Counter {
+    async fn room(&self) -> Room {
+        Room::fixed(Arc::default())
+    }
+
     async fn execute(&self, claim: &Claim) -> Outcome {
         let before = self.claimed.fetch_add(1, Ordering::SeqCst);
         if claim.task.repository == SINGLE {
@@ -122,7 +127,6 @@ async fn waits(store: &Arc<dyn Store>, backlog: u64, probes: usize) -> anyhow::R
         queues: vec![Queue::Code],
         concurrency: 100,
         lease: config.workers.lease.0,
-        limits: Arc::default(),
         grace: Duration::from_secs(5),
         agent: agent.clone(),
     };

@@ -104,7 +104,7 @@ fn throughput(of: &Figures) -> String {
         ("processor per task: workers", |t| t.cpu_workers, " ms"),
         ("processor per task: submitter", |t| t.cpu_submitter, " ms"),
         ("processor per task: Redis", |t| t.cpu_redis, " ms"),
-        ("commands that clients send, per task", |t| t.commands, ""),
+        ("commands that clients send beside reads of records, per task", |t| t.commands, ""),
         ("commands carried out, per task", |t| t.inner_commands, ""),
         ("memory per open task", |t| t.memory_open, " B"),
         ("memory per finished task", |t| t.memory_finished, " B"),

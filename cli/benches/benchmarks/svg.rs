@@ -115,7 +115,8 @@ fn powers(values: &[f64]) -> Vec<f64> {
 /// A mark's number: whole where it is one, in thousands with a comma.
 pub(crate) fn number(value: f64) -> String {
     if value.abs() < 1.0 && value != 0.0 {
-        return format!("{value}");
+        // Three times 0.1 is a little more than 0.3.
+        return format!("{}", (value * 1e9).round() / 1e9);
     }
     let digits = format!("{:.0}", value.abs());
     let mut out = String::new();

@@ -10,6 +10,7 @@ mod escalation;
 mod verdict;
 mod calibration;
 mod config;
+mod provider;
 mod partitions;
 mod bench;
 
@@ -35,6 +36,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         Command::Submit(arguments) => submit::run(&Context::new(&global)?, arguments).await,
         Command::Task(command) => task::run(&Context::new(&global)?, command).await,
         Command::Escalation(command) => escalation::run(&Context::new(&global)?, command).await,
+        Command::Provider(command) => provider::run(&Context::new(&global)?, command).await,
         Command::Partitions(arguments) => partitions::run(&Context::new(&global)?, &arguments).await,
         Command::Bench(arguments) => bench::run(&global, arguments).await,
         Command::BenchPart => bench::run_part().await,

@@ -81,14 +81,13 @@ async fn errors_as_json(request: Request, next: Next) -> Response {
 }
 
 async fn metrics(State(coordinator): State<Coordinator>) -> Response {
-    match coordinator.store.stats().await {
-        Ok(stats) => {
-            let mut families = fleet::families(&stats);
-            families.extend(coordinator.metrics.registry.gather());
-            refile_telemetry::http::exposition(&families)
-        }
-        Err(error) => ApiError::from(error).into_response(),
-    }
+    let (stats, pauses) = match tokio::try_join!(coordinator.store.stats(), coordinator.store.pauses()) {
+        Ok(read) => read,
+        Err(error) => return ApiError::from(error).into_response(),
+    };
+    let mut families = fleet::families(&stats, &pauses);
+    families.extend(coordinator.metrics.registry.gather());
+    refile_telemetry::http::exposition(&families)
 }
 
 /// Refuses requests that a web page of somebody else's makes a browser send here: their `Host` or `Origin` is not a

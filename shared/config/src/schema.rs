@@ -437,6 +437,13 @@ pub struct Provider {
     /// Whether its models can be held to a JSON schema; by default where the server is known to be able to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured: Option<bool>,
+    /// How many calls the whole fleet may make in a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_minute: Option<u32>,
+    /// How many tokens the whole fleet may use up in a minute, by an estimate: a quarter of the bytes that are sent, and
+    /// the longest answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_minute: Option<u32>,
 }
 
 impl Provider {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::person::PersonDecision;
-use crate::task::{Attempt, Escalation, EscalationReason, Phase, Review, Task};
+use crate::task::{Attempt, Escalation, EscalationReason, Job, Phase, Review, Task};
 use crate::verdict::VerdictKind;
 
 /// With fewer labels, or fewer recent confidences, than this nothing is concluded from them. A choice: the interval for
@@ -52,8 +52,8 @@ pub fn samples(task: &Task, fate: Fate) -> Vec<Sample> {
         for attempt in &phase.attempts {
             for review in opinions(&attempt.reviews) {
                 let is_of_landed = landed.is_some_and(|(a, head)| std::ptr::eq(a, attempt) && review.head == head);
-                let was_good =
-                    if is_of_landed { Some(fate == Fate::Stood) } else { decided_good(task, phase, attempt, review) };
+                let decided = || decided(task, phase, attempt, review).map(|(_, good)| good);
+                let was_good = if is_of_landed { Some(fate == Fate::Stood) } else { decided() };
                 samples.push(Sample {
                     reviewer: review.reviewer.clone(),
                     verdict: review.verdict.verdict,
@@ -66,13 +66,16 @@ pub fn samples(task: &Task, fate: Fate) -> Vec<Sample> {
     samples
 }
 
-/// The verdicts that a person's decision on this escalation calls right or wrong.
+/// The verdicts that a person's decision on this escalation calls right or wrong, and no decision before it did.
 pub(crate) fn labelled<'t>(task: &'t Task, escalation: &Escalation) -> Vec<(&'t Review, bool)> {
-    let Some(good) = says_good(escalation) else { return Vec::new() };
-    let found = task.phase(&escalation.phase).and_then(|phase| judged(phase, escalation));
-    let Some((attempt, head)) = found else { return Vec::new() };
-    let meant = opinions(&attempt.reviews).filter(|r| r.head == head);
-    meant.map(|review| (review, is_right(review, good))).collect()
+    let Some(phase) = task.phase(&escalation.phase) else { return Vec::new() };
+    let of_phase = phase.attempts.iter().flat_map(|a| opinions(&a.reviews).map(move |review| (a, review)));
+    of_phase
+        .filter_map(|(attempt, review)| {
+            let (decided, good) = decided(task, phase, attempt, review)?;
+            (decided.id == escalation.id).then(|| (review, is_right(review, good)))
+        })
+        .collect()
 }
 
 /// Those that say whether the change is good as it is: no failures, and nobody who asks for a person.
@@ -85,13 +88,13 @@ fn is_right(review: &Review, was_good: bool) -> bool {
     (review.verdict.verdict == VerdictKind::Approved) == was_good
 }
 
-/// What people decided about the change that a review is about.
-fn decided_good(task: &Task, phase: &Phase, attempt: &Attempt, review: &Review) -> Option<bool> {
+/// The first decision of a person about the change that a review is about: where, and whether it is good.
+fn decided<'t>(task: &'t Task, phase: &Phase, attempt: &Attempt, review: &Review) -> Option<(&'t Escalation, bool)> {
     let is_about_it = |e: &&Escalation| {
         e.phase == phase.name
             && judged(phase, e).is_some_and(|(a, head)| std::ptr::eq(a, attempt) && review.head == head)
     };
-    task.escalations.iter().filter(is_about_it).find_map(says_good)
+    task.escalations.iter().filter(is_about_it).find_map(|e| Some((e, says_good(e)?)))
 }
 
 /// Whether a person's decision says of the change that it is good as it is. Where something else than a verdict was in
@@ -123,10 +126,12 @@ fn judged<'p>(phase: &'p Phase, escalation: &Escalation) -> Option<(&'p Attempt,
         let by_a_gate = |r: &&Review| follows_a_rejection && r.verdict.verdict == VerdictKind::Approved;
         last.filter(|r| !by_a_gate(r)).map(|review| (a, review.head.as_str()))
     };
-    let diff = |a: &Attempt| a.change.as_ref().map(|c| c.patch_id.clone());
-    // The same diff again was not reviewed again: what was said of it the first time is in doubt.
-    let same_diff = || before.last().filter(|a| a.number < attempt.number && diff(a) == diff(attempt));
-    head_of(attempt).or_else(|| same_diff().and_then(head_of))
+    // A change that passed every gate and was rejected all the same without a review: the same diff again. What was said
+    // of it the first time is in doubt.
+    let is_same_again = follows_a_rejection
+        && matches!(escalation.job, Some(Job::Code { .. }))
+        && attempt.gates.iter().all(|gate| gate.passed);
+    if is_same_again { before.last().and_then(head_of) } else { head_of(attempt) }
 }
 
 /// The attempt and the commit that landed.

@@ -54,6 +54,12 @@ fn the_same_diff_again_puts_the_first_verdict_in_doubt() {
     let mut world = World::new(Policy { max_attempts: 3, ..policy() });
     world.run(again);
     assert_eq!(labels(&world, Fate::Unknown), ["a needs_changes wrong"]);
+    // What was decided of it before holds, and is not counted again.
+    let mut world = World::new(Policy { max_attempts: 1, ..policy() });
+    world.run("coded; needs_changes 0.9 Fix a.; person refile Fix a.; coded same");
+    let done = world.must("person approve");
+    assert_eq!(labels(&world, Fate::Unknown), ["a needs_changes right"]);
+    assert!(!common::effects("change", &done).contains("reviewer_labels_total"));
 }
 
 #[test]

@@ -20,6 +20,9 @@ pub enum DecodeError {
     /// The bytes are not of that schema.
     #[error("it is damaged: {0}")]
     Damaged(#[from] rmp_serde::decode::Error),
+    /// The description that is kept beside it is no text.
+    #[error("its description is damaged: it is not UTF-8")]
+    Description,
 }
 
 /// Writes a value.

@@ -103,8 +103,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Pauses a target, or resumes it with `None`. Jobs of a paused queue stay in it, unclaimed.
     async fn set_pause(&self, target: &PauseTarget, pause: Option<&Pause>) -> Result<()>;
 
-    /// What is paused. A pause whose time is over is not listed.
-    async fn pauses(&self) -> Result<Vec<(PauseTarget, Pause)>>;
+    /// What is paused, in the order of the targets.
+    async fn pauses(&self) -> Result<Vec<Paused>>;
+
+    /// Takes of what there is only so much a minute, all or nothing. Where one has not enough, tells after how long it is
+    /// worth to ask again. Called again after an error it may take twice: some calls to a model wait longer than they must.
+    async fn draw(&self, draws: &[Draw]) -> Result<Option<Duration>>;
 
     /// Says that a process lives and what it does; with `gone` that it leaves. Others are forgotten after a minute
     /// without a word.

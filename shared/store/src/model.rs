@@ -423,15 +423,39 @@ pub enum PauseTarget {
     /// Nobody claims from this queue.
     Queue(Queue),
     /// Nobody calls this provider.
-    Provider(String),
+    Provider(ProviderPart),
+}
+
+/// What of a provider is paused; what is absent means all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ProviderPart {
+    /// Its name in the configuration.
+    pub provider: String,
+    /// One of its models.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// One of the keys that it is called with, by a digest that tells nothing of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+impl ProviderPart {
+    /// Whether a pause of this part holds for calls to another, which is whole: it has a model and a key.
+    pub fn covers(&self, call: &Self) -> bool {
+        let same = |mine: &Option<String>, other: &Option<String>| mine.is_none() || mine == other;
+        self.provider == call.provider && same(&self.model, &call.model) && same(&self.key, &call.key)
+    }
 }
 
 impl PauseTarget {
-    /// The text under which an engine keeps it: `queue:code`, `provider:NAME`.
+    /// The text under which an engine keeps it: `queue:NAME`; `provider:NAME`, with the model and the key joined by US.
     pub fn key(&self) -> String {
         match self {
             Self::Queue(queue) => format!("queue:{queue}"),
-            Self::Provider(name) => format!("provider:{name}"),
+            Self::Provider(ProviderPart { provider, model, key }) => {
+                let part = |text: &Option<String>| text.as_deref().unwrap_or_default().replace(UNIT, " ");
+                format!("provider:{}{UNIT}{}{UNIT}{}", provider.replace(UNIT, " "), part(model), part(key))
+            }
         }
     }
 
@@ -439,7 +463,12 @@ impl PauseTarget {
     pub fn parse(key: &str) -> Option<Self> {
         match key.split_once(':')? {
             ("queue", name) => Queue::parse(name).map(Self::Queue),
-            ("provider", name) => Some(Self::Provider(name.to_owned())),
+            ("provider", names) => {
+                let mut parts = names.splitn(3, UNIT).map(str::to_owned);
+                let provider = parts.next()?;
+                let mut part = || parts.next().filter(|text| !text.is_empty());
+                Some(Self::Provider(ProviderPart { provider, model: part(), key: part() }))
+            }
             _ => None,
         }
     }
@@ -452,6 +481,60 @@ pub struct Pause {
     pub until: Option<Timestamp>,
     /// Why, and who said so.
     pub reason: String,
+    /// How often in a row it was found that it cannot end yet.
+    #[serde(default)]
+    pub tries: u32,
+}
+
+/// A pause that is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Paused {
+    /// What is paused.
+    pub target: PauseTarget,
+    /// The pause.
+    #[serde(flatten)]
+    pub pause: Pause,
+    /// Whether its time is still to come, by the store's clock. That of a queue is gone with its time; that of a provider
+    /// is kept until a call has shown that it answers again.
+    pub holds: bool,
+}
+
+impl Paused {
+    /// What is kept of a pause at this time, in milliseconds since 1970.
+    pub(crate) fn new(target: PauseTarget, pause: Pause, now: u64) -> Option<Self> {
+        let holds = pause.until.is_none_or(|until| until.0 > now);
+        let is_kept = holds || matches!(target, PauseTarget::Provider(_));
+        is_kept.then_some(Self { target, pause, holds })
+    }
+}
+
+/// Something of which there is so much a minute, shared by the whole fleet. It refills steadily, up to a minute's worth.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Draw {
+    /// Of what.
+    pub name: String,
+    /// How much is taken. More than a minute's worth is given when the whole minute's worth is there.
+    pub amount: u64,
+    /// How much there is a minute; at least 1.
+    pub per_minute: u64,
+}
+
+/// A minute, in microseconds.
+const MINUTE_US: u64 = 60_000_000;
+
+impl Draw {
+    /// What it costs of a minute's worth, in microseconds.
+    pub(crate) fn cost_us(&self) -> u64 {
+        let cost = u128::from(self.amount) * u128::from(MINUTE_US) / u128::from(self.per_minute.max(1));
+        u64::try_from(cost).unwrap_or(MINUTE_US).min(MINUTE_US)
+    }
+
+    /// When a minute's worth will be there again after the draw, and how long to wait before it is possible; in
+    /// microseconds.
+    pub(crate) fn after(&self, full_at: u64, now: u64) -> (u64, u64) {
+        let after = full_at.max(now) + self.cost_us();
+        (after, (after - now).saturating_sub(MINUTE_US))
+    }
 }
 
 /// A process of the fleet.

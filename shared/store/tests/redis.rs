@@ -86,6 +86,74 @@ async fn an_entry_that_is_no_outcome_does_not_strand_the_others() {
     assert_eq!(store.take_outcomes(&again).await.unwrap().len(), 1);
 }
 
+/// Damages a field of one of the shared hashes.
+fn damage(harness: &RedisHarness, hash: &str, field: &str, value: &[u8]) {
+    let mut set = redis::cmd("HSET");
+    let changed: i64 =
+        set.arg(format!("refile:{{0}}:{hash}")).arg(field).arg(value).query(&mut harness.connect()).unwrap();
+    assert_eq!(changed, 0, "it was there");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_or_a_description_that_cannot_be_read_does_not_keep_others_from_being_claimed() {
+    for (hash, field, value) in
+        [("jobs", "b/change", b"1 q 0-0 0 1 nowhere high lane".as_slice()), ("texts", "b", b"\xff\xfe")]
+    {
+        // Few jobs come with their records, and many without.
+        for others in [1, 20] {
+            let harness = RedisHarness::start();
+            let store = harness.store().await;
+            add(&store, &["b"]).await;
+            add_all(&store, &names("t", others)).await;
+            let before: String =
+                redis::cmd("HGET").arg("refile:{0}:jobs").arg("b/change").query(&mut harness.connect()).unwrap();
+            let entry = before.split(' ').nth(2).unwrap();
+            let value =
+                String::from_utf8(value.to_vec()).map_or(value.to_vec(), |v| v.replace("0-0", entry).into_bytes());
+            damage(&harness, hash, field, &value);
+            assert_eq!(claim(&store, "w", 100, LONG).await.len(), others, "{hash} {others}");
+            let aside = store.quarantined().await.unwrap();
+            assert_eq!(aside.iter().map(|q| q.task.as_str()).collect::<Vec<_>>(), ["b"], "{hash}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delayed_job_that_cannot_be_read_is_set_aside_and_is_not_put_back_as_if_it_could() {
+    let harness = RedisHarness::start();
+    let store = harness.store().await;
+    add(&store, &["a"]).await;
+    let taken = work(&store, crashed()).await;
+    assert_eq!(commit_one(&store, decided(&taken, &backoff(100))).await, Committed::Applied);
+    assert_eq!(job(&store, "a").await.place, Place::Delayed);
+    damage(&harness, "jobs", "a/change", b"xx");
+    until("the job is due", || async {
+        store.promote(10).await.unwrap();
+        store.stats().await.unwrap().delayed == 0
+    })
+    .await;
+    let aside = store.quarantined().await.unwrap();
+    assert_eq!(aside.len(), 1);
+    assert!(!store.replay(&aside[0].id).await.unwrap());
+    assert_eq!(store.quarantined().await.unwrap().len(), 1, "it stays where an operator sees it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outcome_of_a_task_whose_head_cannot_be_read_is_set_aside_and_the_others_are_decided() {
+    let harness = RedisHarness::start();
+    let store = harness.store().await;
+    add(&store, &["a", "b"]).await;
+    for claim in claim(&store, "w", 2, LONG).await {
+        report(&store, &claim.lease, coded("h")).await;
+    }
+    let taken = take(&store, "c", 9).await;
+    let commits: Vec<_> = taken.iter().map(|t| decided(t, &Policy::default())).collect();
+    damage(&harness, "heads", "a", b"?");
+    assert_eq!(store.commit(&commits).await.unwrap(), [Committed::Stale, Committed::Applied]);
+    assert_eq!(store.quarantined().await.unwrap().len(), 1);
+    assert_eq!(store.stats().await.unwrap().outcomes, 0);
+}
+
 fn names(of: &str, count: usize) -> Vec<String> {
     (0..count).map(|n| format!("{of}{n}")).collect()
 }
@@ -130,7 +198,7 @@ async fn partitions_are_added_while_others_work() {
     report(&one, &held[0].lease, coded("h")).await;
     let seen = one.events("", 1_000).await.unwrap();
     let cursor = seen.last().unwrap().cursor.clone();
-    let pause = Pause { until: None, reason: "ann".to_owned() };
+    let pause = Pause { until: None, reason: "ann".to_owned(), tries: 0 };
     let queue = PauseTarget::Queue(refile_core::Queue::Land);
     one.set_pause(&queue, Some(&pause)).await.unwrap();
 

@@ -82,6 +82,7 @@ metrics! {
     Fleet Counter "stale_outcomes_total" [] "Outcomes that changed nothing because their fence had moved.";
     Fleet Counter "quarantined_total" [] "Jobs and outcomes that could not be decoded.";
     Fleet Gauge "quarantined" [] "Jobs and outcomes in quarantine now.";
+    Fleet Gauge "provider_paused" ["provider", "model"] "1 while a provider is left alone, or one of its models; until a call goes well.";
     Fleet Gauge "workers" ["role"] "Processes that said within the last minute that they live.";
     Process Histogram "job_duration_seconds" ["queue"] "How long jobs took, from claim to report.";
     Process Histogram "job_wait_seconds" ["queue"] "How long claimed jobs had been ready.";

@@ -11,7 +11,8 @@ use refile_worker::worker::Role;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-#[tokio::main]
+// One thread: the work waits for others, and handing it between threads cost more than it gained. Agents are processes.
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let command = Arguments::command()
         .name("refile-coder")

@@ -56,7 +56,14 @@ impl Model {
     pub fn provider(&self, kind: ProviderKind) -> Provider {
         // Every environment has a PATH; the test needs a variable that is set, and may not set one itself.
         let api_key_env = Some("PATH".to_owned());
-        Provider { kind, base_url: Some(format!("{}/", self.address)), api_key_env, structured: None }
+        Provider {
+            kind,
+            base_url: Some(format!("{}/", self.address)),
+            api_key_env,
+            structured: None,
+            requests_per_minute: None,
+            tokens_per_minute: None,
+        }
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use refile_core::TaskId;
 use refile_store::{
-    Claim, ClaimRequest, Commit, Committed, Cursor, Filter, JobView, Lease, LeaseState, LoggedEvent, Page, Pause,
-    PauseTarget, Presence, Promoted, Quarantined, Receipt, Reclaimed, Report, Reported, Result, Stats, Store,
+    Claim, ClaimRequest, Commit, Committed, Cursor, Draw, Filter, JobView, Lease, LeaseState, LoggedEvent, Page, Pause,
+    PauseTarget, Paused, Presence, Promoted, Quarantined, Receipt, Reclaimed, Report, Reported, Result, Stats, Store,
     Submitted, TakeRequest, Taken, Versioned,
 };
 use tokio_util::sync::CancellationToken;
@@ -118,8 +118,11 @@ impl Store for Counting {
     async fn set_pause(&self, target: &PauseTarget, pause: Option<&Pause>) -> Result<()> {
         self.store.set_pause(target, pause).await
     }
-    async fn pauses(&self) -> Result<Vec<(PauseTarget, Pause)>> {
+    async fn pauses(&self) -> Result<Vec<Paused>> {
         self.store.pauses().await
+    }
+    async fn draw(&self, draws: &[Draw]) -> Result<Option<Duration>> {
+        self.store.draw(draws).await
     }
     async fn presence(&self, presence: &Presence, gone: bool) -> Result<()> {
         self.store.presence(presence, gone).await

@@ -1,5 +1,7 @@
 //! The tasks of a benchmark, and the agents that do nothing but say so. Points in time travel in the records themselves.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use refile_core::decide::submission::{NewTask, Workflow};
 use refile_core::gate::GateReport;
@@ -7,6 +9,7 @@ use refile_core::task::{Attempt, Change, Review, Usage};
 use refile_core::verdict::{Verdict, VerdictKind};
 use refile_core::{Outcome, Phase, Priority, Queue};
 use refile_store::Claim;
+use refile_worker::backpressure::Room;
 use refile_worker::pool::Execute;
 use serde::{Deserialize, Serialize};
 
@@ -122,6 +125,10 @@ impl NoOp {
 
 #[async_trait]
 impl Execute for NoOp {
+    async fn room(&self) -> Room {
+        Room::fixed(Arc::default())
+    }
+
     async fn execute(&self, claim: &Claim) -> Outcome {
         let phase = claim.task.phase(&claim.lease.phase);
         if let Some(phase) = phase {

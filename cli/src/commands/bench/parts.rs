@@ -69,7 +69,6 @@ pub(super) async fn work(
         role,
         queues: role.queues(),
         concurrency: load.concurrency,
-        limits: Arc::default(),
         lease: config.workers.lease.0,
         grace: config.workers.grace.0,
         agent: agent.clone(),

@@ -132,7 +132,7 @@ impl Report {
             ("processor: submitter", ms(cpu.submitter)),
             ("processor: Redis", ms(cpu.redis)),
             ("processor", ms(cpu.process)),
-            ("commands that clients send", number(redis.map(|r| r.commands_per_task))),
+            ("commands beside reads of records", number(redis.map(|r| r.commands_per_task))),
             ("commands carried out", number(redis.map(|r| r.inner_commands_per_task))),
             ("memory while open", bytes(redis.and_then(|r| r.memory_bytes_per_open_task))),
             ("memory when finished", bytes(redis.and_then(|r| r.memory_bytes_per_finished_task))),

@@ -101,7 +101,7 @@ impl RedisStore {
             let generations = self.topology().generations().to_string();
             let first = Some(generations.as_bytes());
             match self.run_commits(partition, &scripts::SUBMIT, first, &kinds, commits, &items).await? {
-                Some(answers) => all.extend(answers.into_iter().map(|answer| answer == "a")),
+                Some(answers) => all.extend(answers.into_iter().map(|answer| answer == "a" || answer == "r")),
                 None => return Ok(None),
             }
         }

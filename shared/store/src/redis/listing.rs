@@ -16,7 +16,7 @@ const PLACES: u64 = MOST_PARTITIONS as u64;
 struct Row {
     sequence: u64,
     partition: u32,
-    id: String,
+    id: TaskId,
 }
 
 impl Row {
@@ -40,15 +40,14 @@ impl RedisStore {
         let mut before = cursor;
         let batch = limit.clamp(1, 500);
         loop {
-            let rows = self.rows(&filter.states, before, batch).await?;
-            let is_last = rows.len() < batch;
+            let (rows, is_last) = self.rows(&filter.states, before, batch).await?;
             let records = self.records(&rows).await?;
             for (row, record) in rows.into_iter().zip(records) {
                 before = Some(row.place());
                 match record.map(Record::decode) {
                     Some(Ok(task)) if filter.matches(&task) => page.tasks.push(task),
                     Some(Ok(_)) | None => {}
-                    Some(Err(_)) => page.undecodable.extend(TaskId::parse(&row.id)),
+                    Some(Err(_)) => page.undecodable.push(row.id),
                 }
                 if page.tasks.len() == limit {
                     page.next = before;
@@ -61,10 +60,10 @@ impl RedisStore {
         }
     }
 
-    /// The newest tasks before a cursor, by their indexes.
-    async fn rows(&self, states: &[TaskState], before: Option<Cursor>, most: usize) -> Result<Vec<Row>> {
+    /// The newest tasks before a cursor, by their indexes; and whether there are no more.
+    async fn rows(&self, states: &[TaskState], before: Option<Cursor>, most: usize) -> Result<(Vec<Row>, bool)> {
         let states = if states.is_empty() { TaskState::ALL } else { states };
-        let mut rows = Vec::new();
+        let (mut rows, mut seen) = (Vec::new(), 0);
         for partition in 0..self.topology().partitions() {
             let (mut pipe, from) = (redis::pipe(), start(before, partition));
             for state in states {
@@ -73,15 +72,17 @@ impl RedisStore {
                 command.arg("WITHSCORES").arg("LIMIT").arg(0).arg(most);
             }
             let found: Vec<Vec<(String, u64)>> = self.link.query_pipe("list", &pipe).await?;
-            rows.extend(found.into_iter().flatten().map(|(id, sequence)| Row { sequence, partition, id }));
+            let row = |(id, sequence): (String, u64)| Some(Row { sequence, partition, id: TaskId::parse(&id).ok()? });
+            seen += found.iter().map(Vec::len).sum::<usize>();
+            rows.extend(found.into_iter().flatten().filter_map(row));
         }
         rows.sort_unstable_by_key(|row| std::cmp::Reverse((row.sequence, row.partition)));
         rows.truncate(most);
-        Ok(rows)
+        Ok((rows, seen < most))
     }
 
     async fn records(&self, rows: &[Row]) -> Result<Vec<Option<Record>>> {
-        let ids: Vec<TaskId> = rows.iter().filter_map(|row| TaskId::parse(&row.id).ok()).collect();
+        let ids: Vec<TaskId> = rows.iter().map(|row| row.id.clone()).collect();
         let mut records: Vec<Option<Record>> = rows.iter().map(|_| None).collect();
         for partition in 0..self.topology().partitions() {
             let here: Vec<usize> = (0..ids.len()).filter(|i| rows[*i].partition == partition).collect();

@@ -48,7 +48,7 @@ use scripts::Script;
 use topology::{MOST_PARTITIONS, Topology};
 
 /// The layout of the keys that this program writes and reads; `lua/prelude.lua` tells it.
-const SCHEMA: &str = "3";
+const SCHEMA: &str = "4";
 
 /// How long a change of the partitions may take that is under way elsewhere.
 const GROWING: Duration = Duration::from_secs(10);

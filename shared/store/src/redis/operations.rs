@@ -10,9 +10,9 @@ use super::partition::Attempt;
 use super::replies;
 use super::{Place, RedisStore, event_log, lease_arguments, place_of, scripts, slices};
 use crate::model::{
-    Claim, ClaimRequest, Commit, Committed, Cursor, Filter, JobView, Lease, LeaseState, LoggedEvent, Page, Pause,
-    PauseTarget, Place as JobPlace, Presence, Promoted, Quarantined, Receipt, Reclaimed, Report, Reported, Stats,
-    Submitted, TakeRequest, Taken, Versioned,
+    Claim, ClaimRequest, Commit, Committed, Cursor, Draw, Filter, JobView, Lease, LeaseState, LoggedEvent, Page, Pause,
+    PauseTarget, Paused, Place as JobPlace, Presence, Promoted, Quarantined, Receipt, Reclaimed, Report, Reported,
+    Stats, Submitted, TakeRequest, Taken, Versioned,
 };
 use crate::{Result, Store, StoreError};
 
@@ -344,18 +344,29 @@ impl Store for RedisStore {
         Ok(())
     }
 
-    async fn pauses(&self) -> Result<Vec<(PauseTarget, Pause)>> {
+    async fn pauses(&self) -> Result<Vec<Paused>> {
         let mut kept = Cmd::new();
         kept.arg("HGETALL").arg(self.key(0, "pauses"));
         let kept: Vec<(String, String)> = self.link.query("pauses", &kept).await?;
+        if kept.is_empty() {
+            return Ok(Vec::new());
+        }
         let now = replies::read::<u64>(scripts::NOW.name, self.run(0, &scripts::NOW, &[]).await?)?;
-        let mut pauses: Vec<(PauseTarget, Pause)> = kept
-            .iter()
-            .filter_map(|(key, json)| Some((PauseTarget::parse(key)?, serde_json::from_str::<Pause>(json).ok()?)))
-            .filter(|(_, pause)| pause.until.is_none_or(|until| until.0 > now))
-            .collect();
-        pauses.sort_by(|a, b| a.0.cmp(&b.0));
+        let pause = |(key, json): &(String, String)| {
+            Paused::new(PauseTarget::parse(key)?, serde_json::from_str::<Pause>(json).ok()?, now)
+        };
+        let mut pauses: Vec<Paused> = kept.iter().filter_map(pause).collect();
+        pauses.sort_by(|a, b| a.target.cmp(&b.target));
         Ok(pauses)
+    }
+
+    async fn draw(&self, draws: &[Draw]) -> Result<Option<Duration>> {
+        if draws.is_empty() {
+            return Ok(None);
+        }
+        let arguments: Vec<String> = draws.iter().flat_map(|d| [d.name.clone(), d.cost_us().to_string()]).collect();
+        let wait: u64 = replies::read(scripts::DRAW.name, self.run_texts(0, &scripts::DRAW, &arguments).await?)?;
+        Ok(Some(Duration::from_micros(wait)).filter(|wait| !wait.is_zero()))
     }
 
     async fn presence(&self, presence: &Presence, gone: bool) -> Result<()> {

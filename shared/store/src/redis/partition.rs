@@ -4,7 +4,7 @@ use redis::Cmd;
 use refile_core::TaskId;
 
 use super::operations::only_if_nothing_else;
-use super::replies::{self, Record};
+use super::replies::{self, Broken, Leased, Record};
 use super::{Place, RedisStore, owner, scripts, slices};
 use crate::envelope::encode;
 use crate::model::{Claim, ClaimRequest, JobView, Lease, Place as JobPlace, Report, Taken};
@@ -60,31 +60,49 @@ impl RedisStore {
         arguments.extend(request.queues.iter().map(|q| q.as_str().as_bytes()));
         let reply = self.run(partition, &scripts::CLAIM, &arguments).await?;
         let replies::Leases { jobs, more, records } = replies::leases(reply)?;
-        let records = match records {
-            Some(records) => records,
-            None => self.records_in(partition, jobs.iter().map(|j| &j.task)).await?,
+        let leases: Vec<Lease> = jobs.iter().flatten().map(|job| job.lease(&request.owner)).collect();
+        match self.hand_out(partition, request, jobs, records).await {
+            Ok((granted, over, is_broken)) => {
+                attempt.claims.extend(granted);
+                attempt.refused.extend(over);
+                attempt.is_broken |= is_broken;
+                Ok(more)
+            }
+            // Nobody would work on it until its leases run out: what was claimed is given back.
+            Err(error) => {
+                attempt.refused.extend(leases);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes claims of leased jobs. Gives those that may run, the leases of those that may not since a limit was reached
+    /// meanwhile, and whether something could not be read and was set aside.
+    async fn hand_out(
+        &self,
+        partition: u32,
+        request: &ClaimRequest,
+        jobs: Vec<std::result::Result<Leased, Broken>>,
+        records: Option<Vec<Option<Record>>>,
+    ) -> Result<(Vec<Claim>, Vec<Lease>, bool)> {
+        let records = if let Some(records) = records {
+            records
+        } else {
+            let found = self.records_in(partition, jobs.iter().flatten().map(|j| &j.task)).await?;
+            let mut found = found.into_iter();
+            // One for each job, those included that cannot be read: they stand in the jobs' order.
+            jobs.iter().map(|job| job.as_ref().ok().and_then(|_| found.next().flatten())).collect()
         };
-        let (mut some, mut broken) = (Vec::with_capacity(jobs.len()), Vec::new());
+        let (mut claims, mut broken) = (Vec::with_capacity(jobs.len()), Vec::new());
         for (job, record) in jobs.into_iter().zip(records) {
-            match job.with(record, &request.owner) {
-                Ok(claim) => some.push(claim),
+            match job.and_then(|job| job.with(record, &request.owner)) {
+                Ok(claim) => claims.push(claim),
                 Err(job) => broken.push(job),
             }
         }
         self.set_aside(partition, &broken).await?;
-        attempt.is_broken |= !broken.is_empty();
-        let leases: Vec<Lease> = some.iter().map(|claim| claim.lease.clone()).collect();
-        let (granted, over) = match self.take_permits(some, &request.limits, request.lease).await {
-            Ok(taken) => taken,
-            // Whether they may run is not known: they are given back, as those that may not.
-            Err(error) => {
-                attempt.refused.extend(leases);
-                return Err(error);
-            }
-        };
-        attempt.claims.extend(granted);
-        attempt.refused.extend(over);
-        Ok(more)
+        let (granted, over) = self.take_permits(claims, &request.limits, request.lease).await?;
+        Ok((granted, over, !broken.is_empty()))
     }
 
     /// Whether a lease is still there: it goes with the report.
@@ -141,12 +159,22 @@ impl RedisStore {
         }
         let ended: Vec<bool> =
             replies::read(scripts::REPORT.name, self.run(partition, &scripts::REPORT, &slices(&arguments)).await?)?;
-        for ((n, _), ended) in held.into_iter().zip(ended) {
-            // It ran out in between, or it stands in this call twice.
+        for ((n, job), ended) in held.into_iter().zip(ended) {
+            // It stands in this call twice, it ran out in between, or the answer to the first try of this call was lost: then
+            // the job still is the reporter's by its own word.
             let first = leases.iter().position(|lease| *lease == leases[n]);
-            results[n] = Some(ended || (first != Some(n) && results[first.unwrap_or(n)] == Some(true)));
+            let is_repeated = first != Some(n) && results[first.unwrap_or(n)] == Some(true);
+            results[n] = Some(ended || is_repeated || self.is_kept(partition, reports[n], &job).await?);
         }
         Ok(results)
+    }
+
+    /// Whether a job is still as it was looked at.
+    async fn is_kept(&self, partition: u32, report: &Report, job: &JobView) -> Result<bool> {
+        let Lease { task, phase, .. } = &report.lease;
+        let look = Cmd::hget(self.key(partition, "jobs"), format!("{task}/{phase}"));
+        let stored: Option<String> = self.link.query("report", &look).await?;
+        Ok(matches!(stored.map(|s| replies::job(phase, &s)), Some(Ok(Some(now))) if now == *job))
     }
 
     /// Takes outcomes of a partition for one coordinator: those that others left, where `idle` says so, and new ones.
@@ -222,9 +250,9 @@ impl RedisStore {
         for hash in ["records", "texts"] {
             pipe.cmd("HMGET").arg(self.key(partition, hash)).arg(&ids);
         }
-        let (records, texts): (Column<Vec<u8>>, Column<String>) = self.link.query_pipe("records", &pipe).await?;
+        let (records, texts): (Column<Vec<u8>>, Column<Vec<u8>>) = self.link.query_pipe("records", &pipe).await?;
         let record =
-            |(record, text): (Option<Vec<u8>>, Option<String>)| Record::read(record?, text.unwrap_or_default());
+            |(record, text): (Option<Vec<u8>>, Option<Vec<u8>>)| Record::read(record?, text.unwrap_or_default());
         Ok(records.into_iter().zip(texts).map(record).collect())
     }
 

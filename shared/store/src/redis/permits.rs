@@ -69,16 +69,21 @@ impl RedisStore {
             arguments.extend([lease_name(&claim.lease), names.len().to_string()]);
             arguments.extend(names.iter().flat_map(|(name, most)| [name.clone(), most.to_string()]));
         }
+        // Noted before they are taken: where no answer comes they are given back with the leases.
+        let members = |claim: &Claim, names: &[(String, u32)]| {
+            names.iter().map(|(name, _)| format!("{name}\u{1e}{}", lease_name(&claim.lease))).collect::<Vec<_>>()
+        };
+        for (claim, names) in claims.iter().zip(&names) {
+            self.permits.locked().insert(claim.lease.clone(), members(claim, names));
+        }
         let taken: Vec<u8> =
             replies::read(scripts::PERMITS.name, self.run_texts(0, &scripts::PERMITS, &arguments).await?)?;
         let (mut granted, mut refused) = (Vec::new(), Vec::new());
-        for ((claim, names), taken) in claims.into_iter().zip(names).zip(taken) {
+        for (claim, taken) in claims.into_iter().zip(taken) {
             if taken == 1 {
-                let members =
-                    names.iter().map(|(name, _)| format!("{name}\u{1e}{}", lease_name(&claim.lease))).collect();
-                self.permits.locked().insert(claim.lease.clone(), members);
                 granted.push(claim);
             } else {
+                self.permits.locked().remove(&claim.lease);
                 refused.push(claim.lease);
             }
         }
@@ -102,11 +107,13 @@ impl RedisStore {
     pub(super) async fn free_permits(&self, leases: &[&Lease]) -> Result<()> {
         let mut arguments = vec!["free".to_owned()];
         {
-            let mut held = self.permits.locked();
-            arguments.extend(leases.iter().filter_map(|l| held.remove(*l)).flatten());
+            let held = self.permits.locked();
+            arguments.extend(leases.iter().filter_map(|l| held.get(*l)).flatten().cloned());
         }
         if arguments.len() > 1 {
             self.run_texts(0, &scripts::PERMITS, &arguments).await?;
+            // Only now: where that failed, whoever ends the lease once more frees them.
+            self.permits.locked().retain(|lease, _| !leases.contains(&lease));
             // Somebody may have waited for room.
             self.wake(&["code", "review", "land"]).await;
         }

@@ -31,7 +31,7 @@ pub(super) fn read<T: FromRedisValue>(operation: &'static str, reply: Value) -> 
 
 pub(super) fn committed(what: &str) -> Result<Committed> {
     match what {
-        "a" => Ok(Committed::Applied),
+        "a" | "r" => Ok(Committed::Applied),
         "s" => Ok(Committed::Stale),
         // A task that is nowhere has no version.
         "c" | "m" => Ok(Committed::Conflict),
@@ -43,7 +43,7 @@ pub(super) fn committed(what: &str) -> Result<Committed> {
 #[derive(Debug, Default)]
 pub(super) struct Record {
     bytes: Vec<u8>,
-    description: String,
+    description: Vec<u8>,
     pub(super) version: u64,
 }
 
@@ -52,7 +52,7 @@ const VERSION: usize = size_of::<u64>();
 
 impl Record {
     /// Reads a stored value; nothing where it is too short to be one.
-    pub(super) fn read(mut value: Vec<u8>, description: String) -> Option<Self> {
+    pub(super) fn read(mut value: Vec<u8>, description: Vec<u8>) -> Option<Self> {
         let version = u64::from_be_bytes(*value.first_chunk::<VERSION>()?);
         value.drain(..VERSION);
         Some(Self { bytes: value, description, version })
@@ -67,7 +67,8 @@ impl Record {
 
     pub(super) fn decode(self) -> std::result::Result<Task, DecodeError> {
         let task: Task = decode(&self.bytes)?;
-        Ok(Task { description: self.description, ..task })
+        let description = String::from_utf8(self.description).map_err(|_| DecodeError::Description)?;
+        Ok(Task { description, ..task })
     }
 }
 
@@ -84,7 +85,8 @@ pub(super) struct Leased {
 
 /// What `claim.lua` gave.
 pub(super) struct Leases {
-    pub(super) jobs: Vec<Leased>,
+    /// What was leased; what cannot be read is to be set apart.
+    pub(super) jobs: Vec<std::result::Result<Leased, Broken>>,
     /// The queues that have more.
     pub(super) more: Vec<String>,
     /// The jobs' records; nothing where there are too many for a script.
@@ -95,12 +97,20 @@ pub(super) struct Leases {
 pub(super) fn leases(reply: Value) -> Result<Leases> {
     let (now, rows, more, records): (u64, Vec<String>, Vec<String>, Vec<Vec<u8>>) = read("claim", reply)?;
     let jobs = rows.chunks_exact(3).map(|row| {
-        one_leased(now, &row[0], &row[1], &row[2])
-            .ok_or_else(|| odd("claim", format!("cannot read `{}`", row.join(" "))))
+        one_leased(now, &row[0], &row[1], &row[2]).ok_or_else(|| {
+            let (task, phase) = row[0].split_once('/').unwrap_or_default();
+            Broken {
+                kind: "job",
+                id: row[2].split(' ').next().unwrap_or_default().to_owned(),
+                task: task.to_owned(),
+                phase: phase.to_owned(),
+                reason: format!("its job cannot be read: `{}`", row[2]),
+            }
+        })
     });
-    let record = |pair: &[Vec<u8>]| Record::read(pair[0].clone(), String::from_utf8_lossy(&pair[1]).into_owned());
+    let record = |pair: &[Vec<u8>]| Record::read(pair[0].clone(), pair[1].clone());
     let records = (!records.is_empty()).then(|| records.chunks_exact(2).map(record).collect());
-    Ok(Leases { jobs: jobs.collect::<Result<_>>()?, more, records })
+    Ok(Leases { jobs: jobs.collect(), more, records })
 }
 
 fn one_leased(now: u64, name: &str, entry: &str, stored: &str) -> Option<Leased> {
@@ -114,6 +124,12 @@ fn one_leased(now: u64, name: &str, entry: &str, stored: &str) -> Option<Leased>
 }
 
 impl Leased {
+    /// Its lease.
+    pub(super) fn lease(&self, owner: &str) -> Lease {
+        let Self { task, phase, fence, .. } = self;
+        Lease { task: task.clone(), phase: phase.clone(), fence: *fence, owner: owner.to_owned() }
+    }
+
     /// With its record. One that cannot be decoded is set apart.
     pub(super) fn with(self, record: Option<Record>, owner: &str) -> std::result::Result<Claim, Broken> {
         let Self { task: id, phase, queue, attempt, fence, deliveries, waited_ms } = self;

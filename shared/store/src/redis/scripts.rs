@@ -38,6 +38,7 @@ script!(QUARANTINE, "quarantine");
 script!(REPLAY, "replay");
 script!(FORGET, "forget");
 script!(PERMITS, "permits");
+script!(DRAW, "draw");
 script!(GROW, "grow");
 script!(NOW, "now");
 script!(STATS, "stats");

@@ -31,9 +31,9 @@ use tokio::time::{Instant, timeout};
 use crate::envelope::encode;
 use crate::error::StoreError;
 use crate::model::{
-    Claim, ClaimRequest, Commit, Committed, Cursor, Filter, JobView, Lease, LeaseState, LoggedEvent, Page, Pause,
-    PauseTarget, Presence, Promoted, Quarantined, Receipt, Reclaimed, Report, Reported, Stats, Submitted, TakeRequest,
-    Taken, Versioned,
+    Claim, ClaimRequest, Commit, Committed, Cursor, Draw, Filter, JobView, Lease, LeaseState, LoggedEvent, Page, Pause,
+    PauseTarget, Paused, Presence, Promoted, Quarantined, Receipt, Reclaimed, Report, Reported, Stats, Submitted,
+    TakeRequest, Taken, Versioned,
 };
 use crate::{Observer, Result, Store};
 use commits::{Prepared, until};
@@ -284,8 +284,13 @@ impl Store for SqliteStore {
         self.write("set_pause", move |tx| reads::set_pause(tx, &target, pause.as_ref())).await
     }
 
-    async fn pauses(&self) -> Result<Vec<(PauseTarget, Pause)>> {
+    async fn pauses(&self) -> Result<Vec<Paused>> {
         self.read("pauses", |conn| reads::pauses(conn, now())).await
+    }
+
+    async fn draw(&self, draws: &[Draw]) -> Result<Option<Duration>> {
+        let draws = draws.to_vec();
+        self.write("draw", move |tx| reads::draw(tx, &draws)).await
     }
 
     async fn presence(&self, presence: &Presence, gone: bool) -> Result<()> {

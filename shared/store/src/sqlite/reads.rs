@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use refile_core::decide::Notice;
 use refile_core::{Task, TaskId, Timestamp};
@@ -12,7 +13,8 @@ use super::sql::{self, all, one, run};
 use super::writer::Tx;
 use crate::envelope::{DecodeError, decode};
 use crate::model::{
-    Cursor, Filter, JobView, LoggedEvent, Page, Pause, PauseTarget, Presence, Quarantined, Stats, Versioned,
+    Cursor, Draw, Filter, JobView, LoggedEvent, Page, Pause, PauseTarget, Paused, Presence, Quarantined, Stats,
+    Versioned,
 };
 
 /// Who said nothing for so long is forgotten, in milliseconds.
@@ -178,14 +180,18 @@ pub(super) fn events(conn: &Connection, after: i64, max: usize) -> Result<Vec<Lo
     Ok(events)
 }
 
-/// What is paused now.
-pub(super) fn pauses(conn: &Connection, now: u64) -> Result<Vec<(PauseTarget, Pause)>> {
-    let sql = "SELECT target, until, reason FROM pauses WHERE until IS NULL OR until > ?1 ORDER BY target";
-    let found = all(conn, sql, [now], |row| {
+/// What is paused.
+pub(super) fn pauses(conn: &Connection, now: u64) -> Result<Vec<Paused>> {
+    let sql = "SELECT target, until, reason, tries FROM pauses";
+    let found = all(conn, sql, [], |row| {
         let target = PauseTarget::parse(row.get_ref(0)?.as_str()?);
-        Ok((target, Pause { until: row.get::<_, Option<u64>>(1)?.map(Timestamp), reason: row.get(2)? }))
+        let until = row.get::<_, Option<u64>>(1)?.map(Timestamp);
+        Ok((target, Pause { until, reason: row.get(2)?, tries: row.get(3)? }))
     })?;
-    Ok(found.into_iter().filter_map(|(target, pause)| Some((target?, pause))).collect())
+    let mut pauses: Vec<Paused> =
+        found.into_iter().filter_map(|(target, pause)| Paused::new(target?, pause, now)).collect();
+    pauses.sort_by(|a, b| a.target.cmp(&b.target));
+    Ok(pauses)
 }
 
 /// Jobs and outcomes that wait for an operator.
@@ -207,11 +213,11 @@ pub(super) fn quarantined(conn: &Connection) -> Result<Vec<Quarantined>> {
 /// Pauses a target, or resumes it.
 pub(super) fn set_pause(tx: &mut Tx<'_>, target: &PauseTarget, pause: Option<&Pause>) -> Result<()> {
     match pause {
-        Some(Pause { until, reason }) => {
+        Some(Pause { until, reason, tries }) => {
             let until = until.map(|at| i64::try_from(at.0).unwrap_or(i64::MAX));
-            let sql = "INSERT INTO pauses (target, until, reason) VALUES (?1, ?2, ?3)
-                ON CONFLICT DO UPDATE SET until = ?2, reason = ?3";
-            run(tx.conn, sql, params![target.key(), until, reason])?;
+            let sql = "INSERT INTO pauses (target, until, reason, tries) VALUES (?1, ?2, ?3, ?4)
+                ON CONFLICT DO UPDATE SET until = ?2, reason = ?3, tries = ?4";
+            run(tx.conn, sql, params![target.key(), until, reason, tries])?;
         }
         None => {
             run(tx.conn, "DELETE FROM pauses WHERE target = ?1", [target.key()])?;
@@ -220,6 +226,25 @@ pub(super) fn set_pause(tx: &mut Tx<'_>, target: &PauseTarget, pause: Option<&Pa
     // Whoever waits counts on the end of the pause that was there.
     tx.wakes_claims = true;
     Ok(())
+}
+
+/// Takes of what there is only so much a minute. `full_at` is when the minute's worth will be there again, in microseconds.
+pub(super) fn draw(tx: &mut Tx<'_>, draws: &[Draw]) -> Result<Option<Duration>> {
+    let (mut wait, mut after) = (0, Vec::with_capacity(draws.len()));
+    for draw in draws {
+        let kept = one(tx.conn, "SELECT full_at FROM draws WHERE name = ?1", [&draw.name], |row| row.get::<_, u64>(0))?;
+        let (full_at, needed) = draw.after(kept.unwrap_or(0), tx.now_us);
+        wait = wait.max(needed);
+        after.push((&draw.name, full_at));
+    }
+    if wait > 0 {
+        return Ok(Some(Duration::from_micros(wait)));
+    }
+    for (name, full_at) in after {
+        let sql = "INSERT INTO draws (name, full_at) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET full_at = ?2";
+        run(tx.conn, sql, params![name, full_at])?;
+    }
+    Ok(None)
 }
 
 /// Notes that a process lives, or that it leaves. `bytes` is the encoded presence.

@@ -7,7 +7,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 /// The version of the tables below, as the file's `user_version`.
-const VERSION: i64 = 2;
+const VERSION: i64 = 3;
 
 /// How long a statement waits for another process's transaction.
 const BUSY: Duration = Duration::from_secs(5);
@@ -84,7 +84,9 @@ CREATE TABLE events (
 
 CREATE TABLE turns (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE counts (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-CREATE TABLE pauses (target TEXT PRIMARY KEY, until INTEGER, reason TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE pauses (target TEXT PRIMARY KEY, until INTEGER, reason TEXT NOT NULL, tries INTEGER NOT NULL)
+    STRICT, WITHOUT ROWID;
+CREATE TABLE draws (name TEXT PRIMARY KEY, full_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE workers (id TEXT PRIMARY KEY, seen INTEGER NOT NULL, presence BLOB NOT NULL) STRICT, WITHOUT ROWID;
 ";
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use refile_core::decide::Notice;
 use refile_core::{Priority, Queue, TaskId, TaskState};
-use refile_store::{Claim, Filter, Happening, JobView, Lease, Pause, PauseTarget, Store, Taken, Versioned};
+use refile_store::{Claim, Filter, Happening, JobView, Lease, Paused, Store, Taken, Versioned};
 
 /// The state of a store.
 #[derive(Debug, PartialEq)]
@@ -20,7 +20,7 @@ pub(crate) struct View {
     pub(crate) numbers: [u64; 3],
     pub(crate) has_escalation: bool,
     pub(crate) quarantined: Vec<(TaskId, String)>,
-    pub(crate) pauses: Vec<(PauseTarget, Pause)>,
+    pub(crate) pauses: Vec<Paused>,
     pub(crate) events: Vec<(TaskId, Notice)>,
     pub(crate) workers: Vec<String>,
 }
@@ -38,8 +38,6 @@ pub(crate) async fn view(store: &Arc<dyn Store>, ids: &[TaskId]) -> View {
     stats.leases.retain(|_, n| *n != 0);
     let mut quarantined: Vec<_> = store.quarantined().await.unwrap().into_iter().map(|q| (q.task, q.phase)).collect();
     quarantined.sort();
-    let mut pauses = store.pauses().await.unwrap();
-    pauses.sort_by(|a, b| a.0.cmp(&b.0));
     let mut workers: Vec<_> = stats.workers.into_iter().map(|w| w.id).collect();
     workers.sort();
     let events = store.events("", 10_000).await.unwrap();
@@ -54,7 +52,7 @@ pub(crate) async fn view(store: &Arc<dyn Store>, ids: &[TaskId]) -> View {
         numbers: [stats.delayed, stats.outcomes, stats.quarantined],
         has_escalation: stats.oldest_escalation_ms.is_some(),
         quarantined,
-        pauses,
+        pauses: store.pauses().await.unwrap(),
         events: events.into_iter().map(|e| (e.task, e.notice)).collect(),
         workers,
     }

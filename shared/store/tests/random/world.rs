@@ -13,7 +13,8 @@ use refile_core::verdict::VerdictKind;
 use refile_core::{Event, Outcome, Policy, Priority, Queue, TaskId, TaskState, Timestamp, decide};
 use refile_store::commit::commit;
 use refile_store::{
-    Claim, ClaimRequest, Commit, Committed, Pause, PauseTarget, Presence, Report, Store, TakeRequest, Taken,
+    Claim, ClaimRequest, Commit, Committed, Pause, PauseTarget, Presence, ProviderPart, Report, Store, TakeRequest,
+    Taken,
 };
 
 use super::Dice;
@@ -370,9 +371,14 @@ impl<'a> World<'a> {
     }
 
     async fn pause(&mut self) {
-        let target = PauseTarget::Queue(self.dice.pick(Queue::ALL));
+        let target = if self.dice.once_in(3) {
+            let model = self.dice.pick(&[None, Some("m")]).map(str::to_owned);
+            PauseTarget::Provider(ProviderPart { provider: "p".to_owned(), model, key: None })
+        } else {
+            PauseTarget::Queue(self.dice.pick(Queue::ALL))
+        };
         let until = self.dice.pick(&[None, Some(Timestamp(1)), Some(Timestamp(u64::MAX / 4))]);
-        let pause = self.dice.once_in(3).then(|| Pause { until, reason: "ann".to_owned() });
+        let pause = self.dice.once_in(3).then(|| Pause { until, reason: "ann".to_owned(), tries: 0 });
         both!(self, |store| store.set_pause(&target, pause.as_ref()));
     }
 

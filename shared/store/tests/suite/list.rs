@@ -25,6 +25,8 @@ macro_rules! conformance {
                 a_cancelled_task_takes_its_worker_off,
                 a_paused_queue_hands_nothing_out,
                 a_pause_ends_by_itself,
+                a_pause_of_a_provider_is_kept_until_it_is_ended,
+                what_there_is_a_minute_is_shared,
                 a_waiting_claim_is_woken_by_another_handle;
             deciding: a_commit_is_all_or_nothing,
                 a_stale_fence_is_refused,

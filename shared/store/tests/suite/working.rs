@@ -7,8 +7,8 @@ use std::time::Duration;
 use refile_core::decide::submission::NewTask;
 use refile_core::{Policy, Priority, Queue, TaskState, Timestamp};
 use refile_store::{
-    Claim, ClaimRequest, Committed, Happening, LeaseState, Limits, Pause, PauseTarget, Place, Promoted, Reclaimed,
-    Reported, Store,
+    Claim, ClaimRequest, Committed, Draw, Happening, LeaseState, Limits, Pause, PauseTarget, Paused, Place, Promoted,
+    ProviderPart, Reclaimed, Reported, Store,
 };
 
 use super::kit::*;
@@ -381,21 +381,28 @@ pub(crate) async fn a_cancelled_task_takes_its_worker_off(harness: &impl Harness
     assert_eq!(store.stats().await.unwrap().leases.get(&Queue::Code), Some(&1));
 }
 
+fn part(provider: &str, model: Option<&str>, key: Option<&str>) -> ProviderPart {
+    ProviderPart { provider: provider.to_owned(), model: model.map(str::to_owned), key: key.map(str::to_owned) }
+}
+
+fn paused(target: &PauseTarget, until: Option<u64>, holds: bool) -> Paused {
+    Paused { target: target.clone(), pause: pause(until), holds }
+}
+
 fn pause(until: Option<u64>) -> Pause {
-    Pause { until: until.map(Timestamp), reason: "ann: lunch".to_owned() }
+    Pause { until: until.map(Timestamp), reason: "ann: lunch".to_owned(), tries: 3 }
 }
 
 pub(crate) async fn a_paused_queue_hands_nothing_out(harness: &impl Harness) {
     let (store, other) = (harness.store().await, harness.store().await);
     add(&store, &["a"]).await;
-    let (queue, provider) = (PauseTarget::Queue(Queue::Code), PauseTarget::Provider("p:1".to_owned()));
+    let (queue, provider) = (PauseTarget::Queue(Queue::Code), PauseTarget::Provider(part("p:1", Some("a/m:7b"), None)));
     store.set_pause(&queue, Some(&pause(None))).await.unwrap();
     store.set_pause(&provider, Some(&pause(Some(u64::MAX / 4)))).await.unwrap();
     assert!(claim(&other, "w", 10, LONG).await.is_empty());
     assert_eq!(job(&other, "a").await.place, Place::Queued);
-    let mut pauses = other.pauses().await.unwrap();
-    pauses.sort_by(|a, b| a.0.cmp(&b.0));
-    assert_eq!(pauses, [(queue.clone(), pause(None)), (provider.clone(), pause(Some(u64::MAX / 4)))]);
+    let expected = [paused(&queue, None, true), paused(&provider, Some(u64::MAX / 4), true)];
+    assert_eq!(other.pauses().await.unwrap(), expected);
     // A claim that waits gets the job when the queue is resumed.
     let waiting = {
         let other = other.clone();
@@ -406,6 +413,36 @@ pub(crate) async fn a_paused_queue_hands_nothing_out(harness: &impl Harness) {
     assert_eq!(in_time("the claim", waiting).await.unwrap().len(), 1);
     store.set_pause(&provider, None).await.unwrap();
     assert!(store.pauses().await.unwrap().is_empty());
+}
+
+pub(crate) async fn a_pause_of_a_provider_is_kept_until_it_is_ended(harness: &impl Harness) {
+    let (store, other) = (harness.store().await, harness.store().await);
+    let whole = PauseTarget::Provider(part("p", None, None));
+    let call = PauseTarget::Provider(part("p", Some("a/m:7b"), Some("0f")));
+    store.set_pause(&whole, Some(&pause(None))).await.unwrap();
+    store.set_pause(&call, Some(&pause(Some(1)))).await.unwrap();
+    let expected = [paused(&whole, None, true), paused(&call, Some(1), false)];
+    assert_eq!(other.pauses().await.unwrap(), expected);
+    other.set_pause(&call, None).await.unwrap();
+    assert_eq!(store.pauses().await.unwrap(), expected[..1]);
+}
+
+pub(crate) async fn what_there_is_a_minute_is_shared(harness: &impl Harness) {
+    let (store, other) = (harness.store().await, harness.store().await);
+    let draw = |name: &str, amount| Draw { name: name.to_owned(), amount, per_minute: 6 };
+    for handle in [&store, &other, &store] {
+        assert_eq!(handle.draw(&[draw("calls", 2)]).await.unwrap(), None);
+    }
+    // One comes back every ten seconds; all or nothing is taken.
+    let wait = other.draw(&[draw("tokens", 6), draw("calls", 1)]).await.unwrap().expect("there is nothing left");
+    assert!(wait > Duration::from_secs(5) && wait <= Duration::from_secs(10), "{wait:?}");
+    assert_eq!(
+        other.draw(&[draw("tokens", 1_000)]).await.unwrap(),
+        None,
+        "more than there ever is goes when all is there"
+    );
+    assert!(store.draw(&[draw("tokens", 1)]).await.unwrap().is_some());
+    assert_eq!(store.draw(&[]).await.unwrap(), None);
 }
 
 pub(crate) async fn a_pause_ends_by_itself(harness: &impl Harness) {

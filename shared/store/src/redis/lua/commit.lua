@@ -6,7 +6,7 @@
 --        their places in the call, version, state, is final, tail (what its head ends with after the token), guard phase or the empty
 --        string, guard fence, phases to look at (the guard's first), jobs {phase, put, delay ms, rest, queue, priority,
 --        lane}, deltas {key, by}
--- Result for each: a applied, s stale, c conflict, m not here
+-- Result for each: a applied, r applied by the first try of this call, s stale, c conflict, m not here
 
 local token, kinds = ARGV[1], cmsgpack.unpack(ARGV[4])
 local tasks, names = {}, {}
@@ -83,11 +83,18 @@ for _, kind in ipairs(kinds) do
     local result = 'a'
     if head and head == number .. after_number then
       -- The same call again: the answer to its first try was lost on the way.
+      result = 'r'
     elseif guarded and string.sub(stored[looked + 1] or '', 1, #guarded) ~= guarded then
       drop_stale(receipt)
       result = 's'
     elseif not head then
       result = 'm'
+    elseif not before then
+      -- Nobody can decide on it again: what it was decided for is kept for an operator.
+      if receipt ~= '' then
+        set_outcome_aside(call('XRANGE', P .. 'outcomes', receipt, receipt)[1], task, phase, 'the head of its task cannot be read')
+      end
+      result = 's'
     elseif string.sub(head, 18 + #before, 17 + #before + #expected) ~= expected then
       result = 'c'
     else

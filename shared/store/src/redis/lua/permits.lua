@@ -41,7 +41,9 @@ if operation == 'take' then
     local name, names = ARGV[i], tonumber(ARGV[i + 1])
     local has_room = true
     for k = i + 2, i + 1 + 2 * names, 2 do
-      if tonumber(call('HGET', P .. 'held', ARGV[k]) or 0) >= tonumber(ARGV[k + 1]) then
+      -- What this very call took, when its answer was lost, takes no room from it.
+      if tonumber(call('HGET', P .. 'held', ARGV[k]) or 0) >= tonumber(ARGV[k + 1])
+        and not call('ZSCORE', P .. 'permits', ARGV[k] .. '\30' .. name) then
         has_room = false
       end
     end

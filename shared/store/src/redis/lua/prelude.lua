@@ -28,6 +28,7 @@
 --                        growing (what partitions are to be, while some are added)
 -- Of the first partition only:
 --   workers, workers:seen  hash and sorted set of processes
+--   draws                hash: of what there is so much a minute: when a minute's worth will be there again, in microseconds
 --   permits, held        sorted set of <name> RS <lease> by the time at which it runs out; hash of how many by name
 --
 -- A job is a text: fence, place, who, deliveries, attempt, queue, priority, lane; the lane is the rest and may hold spaces.
@@ -286,6 +287,9 @@ end
 
 -- Moves an entry of the outcomes' stream into the quarantine.
 local function set_outcome_aside(entry, task, phase, reason)
+  if not entry then
+    return
+  end
   local aside = {task = task, phase = phase, what = 'outcome', reason = reason, fields = {}}
   for i = 1, #entry[2] do
     -- JSON holds no bytes; they go in as hexadecimal digits.

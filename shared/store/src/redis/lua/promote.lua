@@ -15,6 +15,8 @@ for _, name in ipairs(due) do
       is_woken[queue] = true
       queues[#queues + 1] = queue
     end
+  elseif not place and get('jobs', name) then
+    set_job_aside(name, 'where the job is cannot be read')
   end
   score('delayed', name, false)
 end

@@ -14,6 +14,9 @@ if aside.what == 'job' then
   local fence, place, _, deliveries, rest = read_job(get('jobs', name) or '')
   if place == 'x' then
     got = make_ready(name, fence, deliveries, rest)
+  elseif not fence and get('jobs', name) then
+    -- There is nothing to put back that anybody could read.
+    return {0, ''}
   end
 else
   local fields = {}

@@ -5,7 +5,7 @@
 --        A kind is what many tasks of a call have in common:
 --        their places in the call, state, tail (what its head ends with after the token), jobs {phase, put, delay ms, rest, queue, priority,
 --        lane}, deltas {key, by}
--- Result for each: a added, e there already; or `generation` where the caller does not know the newest partitions
+-- Result for each: a added, r added by the first try of this call, e there already; or `generation` where the caller does not know the newest partitions
 
 local token, kinds = ARGV[2], cmsgpack.unpack(ARGV[5])
 if tonumber(call('HGET', P .. 'meta', 'generation') or 1) > tonumber(ARGV[1]) then
@@ -28,7 +28,7 @@ for _, kind in ipairs(kinds) do
     local task, head = tasks[place], found[place]
     if head then
       -- With this token it is the same call again: the answer to its first try was lost on the way.
-      results[place] = string.find(head, token, 1, true) and 'a' or 'e'
+      results[place] = string.find(head, token, 1, true) and 'r' or 'e'
     else
       results[place] = 'a'
       applied, added = applied + 1, added + 2

@@ -1,0 +1,149 @@
+//! `refile provider`: which providers of models the fleet leaves alone, and since when it may call them again.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use refile_config::Config;
+use refile_core::Timestamp;
+use refile_store::{Pause, PauseTarget, Paused, ProviderPart, Store};
+use serde_json::{Value, json};
+
+use crate::Ended;
+use crate::arguments::{PauseArguments, ProviderArguments, ProviderCommand};
+use crate::context::{Context, UsageError, user};
+use crate::output::{self, BAD, GOOD, WAITS, styled, untrusted};
+
+/// Runs the command.
+pub(crate) async fn run(context: &Context, command: ProviderCommand) -> anyhow::Result<Ended> {
+    match command {
+        ProviderCommand::List => list(context).await,
+        ProviderCommand::Pause(arguments) => pause(context, &arguments).await,
+        ProviderCommand::Resume(arguments) => resume(context, &arguments).await,
+    }
+}
+
+/// The pauses of providers, those included that the configuration does not know any more.
+async fn pauses(store: &dyn Store) -> anyhow::Result<Vec<(ProviderPart, Paused)>> {
+    let of_provider = |paused: Paused| match paused.target.clone() {
+        PauseTarget::Provider(part) => Some((part, paused)),
+        PauseTarget::Queue(_) => None,
+    };
+    Ok(store.pauses().await?.into_iter().filter_map(of_provider).collect())
+}
+
+async fn list(context: &Context) -> anyhow::Result<Ended> {
+    let pauses = pauses(context.existing_store().await?.as_ref()).await?;
+    let mut names: Vec<&String> = context.config.providers.keys().collect();
+    names.extend(pauses.iter().map(|(part, _)| &part.provider));
+    let mut seen = std::collections::HashSet::new();
+    names.retain(|name| seen.insert(*name));
+    let rows: Vec<Value> = names.iter().map(|name| row(&context.config, name, &pauses)).collect();
+    if context.json {
+        output::json(&rows)?;
+        return Ok(Ended::Done);
+    }
+    let mut table = output::table(&["provider", "kind", "models", "state", "until", "why"]);
+    for row in &rows {
+        let text = |key: &str| untrusted(row[key].as_str().unwrap_or_default());
+        let models: Vec<&str> = row["models"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let first = [text("name"), text("kind"), models.join(" ")];
+        let of_row = row["pauses"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if of_row.is_empty() {
+            table.add_row(first.clone().into_iter().chain([styled(GOOD, "open"), String::new(), String::new()]));
+        }
+        for pause in of_row {
+            let text = |key: &str| untrusted(pause[key].as_str().unwrap_or_default());
+            let what = pause["model"].as_str().map_or_else(String::new, |model| format!(" {}", untrusted(model)));
+            let state = match pause["state"].as_str() {
+                Some("paused") => styled(BAD, format!("paused{what}")),
+                _ => styled(WAITS, format!("probing{what}")),
+            };
+            let until = pause["until"].as_u64().map_or_else(|| "resumed".to_owned(), |at| output::time(Timestamp(at)));
+            table.add_row(first.clone().into_iter().chain([state, until, text("reason")]));
+        }
+    }
+    output::print_table(&table, "no provider is configured: [providers.NAME] in refile.toml");
+    Ok(Ended::Done)
+}
+
+/// A provider with what is paused of it.
+fn row(config: &Config, name: &str, pauses: &[(ProviderPart, Paused)]) -> Value {
+    let mut models: Vec<&String> = config
+        .reviewers
+        .values()
+        .filter(|r| r.provider.as_deref() == Some(name))
+        .filter_map(|r| r.model.as_ref())
+        .collect();
+    models.sort();
+    models.dedup();
+    let pauses = pauses.iter().filter(|(part, _)| part.provider == name).map(|(part, paused)| {
+        json!({
+            "model": part.model,
+            "key": part.key,
+            "state": if paused.holds { "paused" } else { "probing" },
+            "until": paused.pause.until,
+            "tries": paused.pause.tries,
+            "reason": paused.pause.reason,
+        })
+    });
+    json!({
+        "name": name,
+        "kind": config.providers.get(name).map(|p| p.kind),
+        "models": models,
+        "pauses": pauses.collect::<Vec<_>>(),
+    })
+}
+
+/// Holds that the fleet knows the provider.
+fn require_known(config: &Config, name: &str) -> anyhow::Result<()> {
+    if config.providers.contains_key(name) {
+        return Ok(());
+    }
+    let known: Vec<&str> = config.providers.keys().map(String::as_str).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    Err(UsageError(format!("there is no provider `{name}` in the configuration; there is: {known}")).into())
+}
+
+async fn pause(context: &Context, arguments: &PauseArguments) -> anyhow::Result<Ended> {
+    let ProviderArguments { name, model } = &arguments.provider;
+    require_known(&context.config, name)?;
+    let target = PauseTarget::Provider(ProviderPart { provider: name.clone(), model: model.clone(), key: None });
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    let until = arguments.for_.map(|span| Timestamp(now + span.as_millis()));
+    let reason = match &arguments.reason {
+        Some(words) => format!("{}: {words}", user()),
+        None => user(),
+    };
+    context.existing_store().await?.set_pause(&target, Some(&Pause { until, reason, tries: 0 })).await?;
+    let said = until.map_or_else(|| "until it is resumed".to_owned(), |at| format!("until {}", output::time(at)));
+    say(context, name, "paused", &format!("{name} is paused {said}; jobs that need it stay in their queue"))
+}
+
+async fn resume(context: &Context, arguments: &ProviderArguments) -> anyhow::Result<Ended> {
+    let store = context.existing_store().await?;
+    let mut ended = 0;
+    for (part, paused) in pauses(store.as_ref()).await? {
+        if part.provider == arguments.name && (arguments.model.is_none() || part.model == arguments.model) {
+            store.set_pause(&paused.target, None).await?;
+            ended += 1;
+        }
+    }
+    if ended == 0 {
+        require_known(&context.config, &arguments.name)?;
+    }
+    let name = &arguments.name;
+    say(
+        context,
+        name,
+        "open",
+        &format!("{name} may be called again ({ended} pause{} ended)", if ended == 1 { "" } else { "s" }),
+    )
+}
+
+fn say(context: &Context, name: &str, state: &str, words: &str) -> anyhow::Result<Ended> {
+    if context.json {
+        output::json(&json!({ "name": name, "state": state }))?;
+    } else {
+        output::line(words);
+    }
+    Ok(Ended::Done)
+}
