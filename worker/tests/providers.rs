@@ -45,14 +45,8 @@ async fn an_answer_is_read_with_its_usage() {
         let model = Model::start(vec![says(kind, "hello", End::Said)]).await;
         let answer = ask(&model.provider(kind), LONG, None).await;
         assert_eq!(answer.text.as_deref(), Ok("hello"), "{kind:?}");
-        assert_eq!(
-            {
-                let call = answer.call.unwrap();
-                (call.input_tokens, call.output_tokens)
-            },
-            (15, 4),
-            "{kind:?}"
-        );
+        let call = answer.call.unwrap();
+        assert_eq!((call.input_tokens, call.cached_input_tokens, call.output_tokens), (15, 5, 4), "{kind:?}");
     }
 }
 
