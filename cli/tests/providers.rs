@@ -21,11 +21,11 @@ use refile_coordinator::Coordinator;
 use refile_coordinator::submission::{self, TaskRequest};
 use refile_core::task::{AttemptOutcome, Change, Review, Usage};
 use refile_core::verdict::Verdict;
-use refile_core::{Outcome, Queue, Task, TaskState, Timestamp};
+use refile_core::{Outcome, Queue, Task, TaskState};
 use refile_store::{Claim, Filter, OpenOptions, Store};
 use refile_telemetry::{Health, Metrics};
 use refile_worker::backpressure::{Backpressure, Room};
-use refile_worker::judge::{llm, packet};
+use refile_worker::judge::{Opinion, llm, packet};
 use refile_worker::llm::Client;
 use refile_worker::pool::{self, Execute, Pool};
 use refile_worker::worker::Role;
@@ -173,12 +173,12 @@ async fn review(crew: &Crew, task: &Task, change: &Change, demand: Option<&str>)
     let reviewer = &crew.config.reviewers["judge"];
     let packet = packet::build(&packet::Inputs {
         wanted: &reviewer.inputs,
-        changed: &[],
-        summary: "",
         title: &task.title,
         description: &task.description,
         previous_required_change: demand,
+        summary: "",
         gates: &[],
+        changed: &[],
         diff: change.head.as_bytes(),
         files: 1,
         max_bytes: 10_000,
@@ -186,24 +186,12 @@ async fn review(crew: &Crew, task: &Task, change: &Change, demand: Option<&str>)
     });
     let system = llm::system_prompt(reviewer, &[]);
     let opinion = llm::ask(&crew.client, &crew.config.providers["p"], reviewer, &system, &[], &packet).await;
-    let (verdict, failure) = match opinion.verdict {
+    let Opinion { verdict, calls, usage, .. } = opinion;
+    let (verdict, failure) = match verdict {
         Ok(verdict) => (verdict, None),
         Err(failure) => (Verdict::retry(failure.to_string()), Some(failure)),
     };
-    Outcome::Reviewed(Review {
-        reviewer: "judge".to_owned(),
-        at: Timestamp::default(),
-        head: change.head.clone(),
-        verdict,
-        failure,
-        reply: None,
-        prompt_digest: None,
-        prompt: None,
-        output: None,
-        calls: opinion.calls,
-        usage: opinion.usage,
-        members: Vec::new(),
-    })
+    Outcome::Reviewed(Review { failure, calls, usage, ..Review::new("judge", change.head.clone(), verdict) })
 }
 
 /// A fleet on a store. Dropping it does not stop it; [`Fleet::stop`] does.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use async_trait::async_trait;
 use refile_config::{Prices, Provider, prices};
 use refile_core::failure::{Failure, FailureKind, Scope};
-use refile_core::task::Call;
+use refile_core::task;
 use refile_telemetry::Metrics;
 use serde_json::Value;
 
@@ -68,8 +68,8 @@ pub struct Question<'a> {
 pub struct Answer {
     /// The whole text, or why there is none. A reply that was cut off is a failure.
     pub text: Result<String, Failure>,
-    /// What is kept of it; also where it failed.
-    pub call: Call,
+    /// What is kept of the call, also where it failed; nothing where none was made.
+    pub call: Option<task::Call>,
 }
 
 /// A call to a model that is to be made, as whoever lets it through sees it.
@@ -97,8 +97,8 @@ pub trait Turnstile: Debug + Send + Sync {
 pub struct Client {
     http: reqwest::Client,
     metrics: Option<Metrics>,
-    turnstile: Option<Arc<dyn Turnstile>>,
     prices: Arc<Prices>,
+    turnstile: Option<Arc<dyn Turnstile>>,
 }
 
 impl Client {
@@ -137,9 +137,9 @@ impl Client {
         let Some(turnstile) = &self.turnstile else { return self.call(provider, question).await };
         let bytes = question.system.len() + question.messages.iter().map(|m| m.text.len()).sum::<usize>();
         let tokens = bytes as u64 / 4 + u64::from(question.max_tokens);
-        let planned = Planned { provider: question.provider, model: question.model, tokens };
-        if let Err(failure) = turnstile.enter(&planned).await {
-            return self.answer(provider, question, Read::failed(failure), Duration::ZERO);
+        let call = Call { provider: question.provider, model: question.model, tokens };
+        if let Err(failure) = turnstile.enter(&call).await {
+            return Answer { text: Err(failure), call: None };
         }
         let answer = self.call(provider, question).await;
         turnstile.left(&planned, answer.text.as_ref().err()).await;
@@ -168,7 +168,7 @@ impl Client {
     fn answer(&self, provider: &Provider, question: &Question<'_>, read: Read, latency: Duration) -> Answer {
         let price = prices::price(&self.prices, provider.kind, question.model);
         let Read { text, input_tokens, cached_input_tokens, output_tokens } = read;
-        let call = Call {
+        let call = task::Call {
             provider: question.provider.to_owned(),
             model: question.model.to_owned(),
             failure: text.as_ref().err().map(|failure| failure.kind),
@@ -178,7 +178,10 @@ impl Client {
             cost_micros: price.map(|price| price.cost_micros(input_tokens, cached_input_tokens, output_tokens)),
             latency_ms: latency.as_millis() as u64,
         };
-        Answer { text, call }
+        if let Some(metrics) = &self.metrics {
+            count(metrics, &call);
+        }
+        Answer { text, call: Some(call) }
     }
 
     /// One request, and what came back.
@@ -213,7 +216,7 @@ impl Client {
 }
 
 /// Counts a call. A model that nobody configured cannot be called, so the labels are bounded.
-fn count(metrics: &Metrics, call: &Call) {
+fn count(metrics: &Metrics, call: &task::Call) {
     let (provider, model) = (call.provider.as_str(), call.model.as_str());
     let result = call.failure.map_or("ok", FailureKind::as_str);
     metrics.llm_requests.with_label_values(&[provider, model, result]).inc();

@@ -148,6 +148,8 @@ async fn kept(
         "required_change": verdict.required_change, "critique": verdict.critique, "conf": verdict.conf,
         "phase": verdict.phase});
     let content = serde_json::to_vec_pretty(&content).unwrap_or_default();
+    // Two members of a panel may use one name.
+    let name = if seat.member.is_some() { format!("{name}-{}", seat.name) } else { name.clone() };
     asked.output = Some(job.site.shelf.put(&format!("output-{name}.json"), content).await.map_err(artifact)?);
     Ok(verdict.clone())
 }

@@ -216,8 +216,6 @@ async fn a_failed_call_costs_what_its_usage_says() {
     assert_eq!((review.failure.unwrap().kind, review.usage.cost_micros), (FailureKind::Overloaded, 92));
     let (review, _) = desk.judged("", vec![overloaded(KIND)]).await;
     assert_eq!((review.calls[0].cost_micros, review.usage.cost_micros), (Some(0), 0));
-    let (review, _) = desk.judged("[prices.m-2]\ninput = 1\noutput = 1", vec![overloaded(KIND)]).await;
-    assert_eq!(review.calls[0].failure, Some(FailureKind::Overloaded));
 }
 
 #[tokio::test]
@@ -237,7 +235,8 @@ async fn what_an_unknown_model_costs_is_not_said() {
         schema: None,
     };
     let answer = client.ask(&model.provider(KIND), &question).await;
-    assert_eq!((answer.call.cost_micros, answer.call.usage().cost_micros), (None, 0));
+    let call = answer.call.unwrap();
+    assert_eq!((call.cost_micros, call.usage().cost_micros), (None, 0));
     let costs = metrics.registry.gather().into_iter().find(|family| family.name() == "refile_llm_cost_usd_total");
     assert!(costs.is_none(), "{costs:?}");
 }

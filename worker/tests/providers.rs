@@ -45,7 +45,8 @@ async fn an_answer_is_read_with_its_usage() {
         let model = Model::start(vec![says(kind, "hello", End::Said)]).await;
         let answer = ask(&model.provider(kind), LONG, None).await;
         assert_eq!(answer.text.as_deref(), Ok("hello"), "{kind:?}");
-        assert_eq!((answer.call.input_tokens, answer.call.output_tokens), (15, 4), "{kind:?}");
+        let call = answer.call.unwrap();
+        assert_eq!((call.input_tokens, call.cached_input_tokens, call.output_tokens), (15, 5, 4), "{kind:?}");
     }
 }
 
@@ -163,7 +164,7 @@ async fn the_stop_reason_is_read_before_the_text() {
     // What was used up is known also then.
     for kind in ProviderKind::ALL {
         let model = Model::start(vec![says(kind, verdict, End::Truncated)]).await;
-        assert_eq!(ask(&model.provider(kind), LONG, None).await.call.output_tokens, 4, "{kind:?}");
+        assert_eq!(ask(&model.provider(kind), LONG, None).await.call.unwrap().output_tokens, 4, "{kind:?}");
     }
 }
 
@@ -175,7 +176,7 @@ async fn no_text_is_empty_and_no_object_malformed() {
     let blocked = json!({"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 9}});
     let model = Model::start(vec![Say::Reply(200, Vec::new(), blocked.to_string())]).await;
     let answer = ask(&model.provider(ProviderKind::Gemini), LONG, None).await;
-    assert_eq!((answer.text.unwrap_err().kind, answer.call.input_tokens), (FailureKind::Filtered, 9));
+    assert_eq!((answer.text.unwrap_err().kind, answer.call.unwrap().input_tokens), (FailureKind::Filtered, 9));
 }
 
 #[tokio::test]

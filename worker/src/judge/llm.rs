@@ -94,8 +94,10 @@ pub async fn ask(
             Err(failure) => Err(failure.clone()),
         };
         let failure = opinion.verdict.as_ref().err().map(|failure| failure.kind);
-        opinion.usage += answer.call.usage();
-        opinion.calls.push(Call { failure, ..answer.call });
+        if let Some(call) = answer.call {
+            opinion.usage += call.usage();
+            opinion.calls.push(Call { failure, ..call });
+        }
         match &opinion.verdict {
             Err(failure) if failure.kind.behaviour() == Behaviour::ReaskOnce && !is_last => {
                 messages.extend(answer.text.ok().map(|text| Message { role: Role::Assistant, text }));

@@ -107,7 +107,7 @@ pub enum End {
     Filtered,
 }
 
-/// A whole reply in a provider's wire format, whose usage is 15 tokens in and 4 out.
+/// A whole reply in a provider's wire format, whose usage is 15 tokens in, 5 of them out of a cache, and 4 out.
 pub fn says(kind: ProviderKind, text: &str, end: End) -> Say {
     Say::Reply(200, Vec::new(), whole(kind, text, end).to_string())
 }
@@ -136,7 +136,10 @@ pub fn whole(kind: ProviderKind, text: &str, end: End) -> Value {
                 },
                 "message": {"role": "assistant", "content": text, "refusal": refusal},
             }],
-            "usage": {"prompt_tokens": 15, "completion_tokens": 4, "total_tokens": 19},
+            "usage": {
+                "prompt_tokens": 15, "completion_tokens": 4, "total_tokens": 19,
+                "prompt_tokens_details": {"cached_tokens": 5},
+            },
         }),
         ProviderKind::OpenaiResponses => {
             let (status, reason) = match end {
@@ -155,7 +158,7 @@ pub fn whole(kind: ProviderKind, text: &str, end: End) -> Value {
                     {"type": "reasoning", "summary": []},
                     {"type": "message", "role": "assistant", "content": [part]},
                 ],
-                "usage": {"input_tokens": 15, "output_tokens": 4},
+                "usage": {"input_tokens": 15, "input_tokens_details": {"cached_tokens": 5}, "output_tokens": 4},
             })
         }
         ProviderKind::Gemini => json!({
@@ -168,7 +171,9 @@ pub fn whole(kind: ProviderKind, text: &str, end: End) -> Value {
                 },
                 "content": {"role": "model", "parts": [{"text": "hm", "thought": true}, {"text": text}]},
             }],
-            "usageMetadata": {"promptTokenCount": 15, "candidatesTokenCount": 3, "thoughtsTokenCount": 1},
+            "usageMetadata": {
+                "promptTokenCount": 15, "cachedContentTokenCount": 5, "candidatesTokenCount": 3, "thoughtsTokenCount": 1,
+            },
         }),
     }
 }
