@@ -17,7 +17,7 @@ use refile_core::failure::{Behaviour, Failure, FailureKind, Scope};
 use refile_store::{Draw, Limits, Pause, PauseTarget, Paused, ProviderPart, Result, Store};
 
 use crate::agent::digest;
-use crate::llm::{Planned, Turnstile, key};
+use crate::llm::{Call, Turnstile, key};
 
 /// The first pause where the provider does not say how long; each probe that fails doubles it.
 const FIRST_PAUSE: Duration = Duration::from_secs(15);
@@ -185,7 +185,7 @@ impl Backpressure {
     }
 
     /// What a call takes of the minute.
-    fn draws(&self, call: &Planned<'_>) -> Vec<Draw> {
+    fn draws(&self, call: &Call<'_>) -> Vec<Draw> {
         let Some(provider) = self.config.providers.get(call.provider) else { return Vec::new() };
         let of = |what: &str, amount, per_minute: Option<u32>| {
             let name = format!("{}\u{1f}{what}", call.provider);
@@ -225,7 +225,7 @@ fn until(failure: &Failure, tries: u32, now: u64) -> Option<Timestamp> {
 
 #[async_trait]
 impl Turnstile for Backpressure {
-    async fn enter(&self, call: &Planned<'_>) -> std::result::Result<(), Failure> {
+    async fn enter(&self, call: &Call<'_>) -> std::result::Result<(), Failure> {
         let Some(provider) = self.config.providers.get(call.provider) else { return Ok(()) };
         let part = part(call.provider, provider, call.model);
         let turned_away = |why: String, wait: Option<Duration>| Failure {
@@ -255,7 +255,7 @@ impl Turnstile for Backpressure {
         }
     }
 
-    async fn left(&self, call: &Planned<'_>, failure: Option<&Failure>) {
+    async fn left(&self, call: &Call<'_>, failure: Option<&Failure>) {
         let Some(provider) = self.config.providers.get(call.provider) else { return };
         let part = part(call.provider, provider, call.model);
         let noted = match failure {

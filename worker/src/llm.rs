@@ -72,9 +72,9 @@ pub struct Answer {
     pub call: Option<task::Call>,
 }
 
-/// A call to a model that is to be made, as whoever lets it through sees it.
+/// A call to a model, as whoever lets it through sees it.
 #[derive(Debug, Clone, Copy)]
-pub struct Planned<'a> {
+pub struct Call<'a> {
     /// The provider's name.
     pub provider: &'a str,
     /// The model.
@@ -87,9 +87,9 @@ pub struct Planned<'a> {
 #[async_trait]
 pub trait Turnstile: Debug + Send + Sync {
     /// Waits until the call may be made; a failure where that would take too long.
-    async fn enter(&self, call: &Planned<'_>) -> Result<(), Failure>;
+    async fn enter(&self, call: &Call<'_>) -> Result<(), Failure>;
     /// Is told what came of a call that was let through.
-    async fn left(&self, call: &Planned<'_>, failure: Option<&Failure>);
+    async fn left(&self, call: &Call<'_>, failure: Option<&Failure>);
 }
 
 /// The client. Cheap to clone.
@@ -142,7 +142,7 @@ impl Client {
             return Answer { text: Err(failure), call: None };
         }
         let answer = self.call(provider, question).await;
-        turnstile.left(&planned, answer.text.as_ref().err()).await;
+        turnstile.left(&call, answer.text.as_ref().err()).await;
         answer
     }
 
@@ -157,15 +157,6 @@ impl Client {
         if let (Err(failure), Ok(Some(key))) = (&mut read.text, &key) {
             failure.detail = failure.detail.replace(key.as_str(), "[key]");
         }
-        let answer = self.answer(provider, question, read, started.elapsed());
-        if let Some(metrics) = &self.metrics {
-            count(metrics, &answer.call);
-        }
-        answer
-    }
-
-    /// What is kept of a call, or of one that was not let through.
-    fn answer(&self, provider: &Provider, question: &Question<'_>, read: Read, latency: Duration) -> Answer {
         let price = prices::price(&self.prices, provider.kind, question.model);
         let Read { text, input_tokens, cached_input_tokens, output_tokens } = read;
         let call = task::Call {
@@ -176,7 +167,7 @@ impl Client {
             cached_input_tokens,
             output_tokens,
             cost_micros: price.map(|price| price.cost_micros(input_tokens, cached_input_tokens, output_tokens)),
-            latency_ms: latency.as_millis() as u64,
+            latency_ms: started.elapsed().as_millis() as u64,
         };
         if let Some(metrics) = &self.metrics {
             count(metrics, &call);
