@@ -89,15 +89,17 @@ fn up_to(most: Duration) -> Duration {
 impl Backpressure {
     /// The view through a store. `base` is what is limited whatever providers do.
     pub fn new(store: Arc<dyn Store>, config: Arc<Config>, base: Arc<Limits>) -> Self {
-        let called = |name: &String| -> Option<ProviderPart> {
-            let reviewer = config.reviewers.get(name)?;
-            let provider = reviewer.provider.as_ref()?;
-            Some(part(provider, config.providers.get(provider)?, reviewer.model.as_ref()?))
+        let called = |name: &String| -> Vec<ProviderPart> {
+            let Some(reviewer) = config.reviewers.get(name) else { return Vec::new() };
+            let Some(name) = &reviewer.provider else { return Vec::new() };
+            let Some(provider) = config.providers.get(name) else { return Vec::new() };
+            let models = reviewer.model.iter().chain(&reviewer.fallback_model);
+            models.map(|model| part(name, provider, model)).collect()
         };
-        // A panel waits until all of its members can be asked.
+        // A reviewer waits until every model that it may ask can be asked, and a panel until all of its members can.
         let parts = |(name, reviewer): (&String, &Reviewer)| {
             let asked = std::iter::once(name).chain(&reviewer.members);
-            (format!("reviewer:{name}"), asked.filter_map(called).collect::<Vec<_>>())
+            (format!("reviewer:{name}"), asked.flat_map(called).collect::<Vec<_>>())
         };
         let calls = config.reviewers.iter().map(parts).filter(|(_, parts)| !parts.is_empty()).collect();
         Self { store, config, base, calls, gates: Mutex::default() }
@@ -172,11 +174,13 @@ impl Backpressure {
         self.store.set_pause(&target, Some(&Pause { until, reason, tries })).await
     }
 
-    /// Ends the pauses of a call that went well whose time is over. A person's pause names no key and is not touched.
-    async fn resume(&self, call: &ProviderPart) -> Result<()> {
+    /// Ends the pauses that a call has shown to be over: it began after their time, and went well. A person's pause names no
+    /// key and ends with its time.
+    async fn resume(&self, call: &ProviderPart, began: u64) -> Result<()> {
         for paused in self.store.pauses().await? {
             let PauseTarget::Provider(part) = &paused.target else { continue };
-            if !paused.holds && part.key.is_some() && part.covers(call) {
+            let is_shown = paused.pause.until.is_some_and(|until| until.0 <= began);
+            if !paused.holds && is_shown && part.key.is_some() && part.covers(call) {
                 tracing::info!(provider = part.provider, model = part.model, "the provider answers again");
                 self.store.set_pause(&paused.target, None).await?;
             }
@@ -255,11 +259,11 @@ impl Turnstile for Backpressure {
         }
     }
 
-    async fn left(&self, call: &Call<'_>, failure: Option<&Failure>) {
+    async fn left(&self, call: &Call<'_>, began: u64, failure: Option<&Failure>) {
         let Some(provider) = self.config.providers.get(call.provider) else { return };
         let part = part(call.provider, provider, call.model);
         let noted = match failure {
-            None => self.resume(&part).await,
+            None => self.resume(&part, began).await,
             Some(failure) if is_pausing(failure) => self.pause(&part, failure).await,
             Some(_) => Ok(()),
         };

@@ -88,8 +88,8 @@ pub struct Call<'a> {
 pub trait Turnstile: Debug + Send + Sync {
     /// Waits until the call may be made; a failure where that would take too long.
     async fn enter(&self, call: &Call<'_>) -> Result<(), Failure>;
-    /// Is told what came of a call that was let through.
-    async fn left(&self, call: &Call<'_>, failure: Option<&Failure>);
+    /// Is told what came of a call that was let through and began at this time, in milliseconds since 1970.
+    async fn left(&self, call: &Call<'_>, began: u64, failure: Option<&Failure>);
 }
 
 /// The client. Cheap to clone.
@@ -141,8 +141,9 @@ impl Client {
         if let Err(failure) = turnstile.enter(&call).await {
             return Answer { text: Err(failure), call: None };
         }
+        let began = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
         let answer = self.call(provider, question).await;
-        turnstile.left(&call, answer.text.as_ref().err()).await;
+        turnstile.left(&call, began, answer.text.as_ref().err()).await;
         answer
     }
 

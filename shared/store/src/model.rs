@@ -494,8 +494,8 @@ pub struct Paused {
     /// The pause.
     #[serde(flatten)]
     pub pause: Pause,
-    /// Whether its time is still to come, by the store's clock. That of a queue is gone with its time; that of a provider
-    /// is kept until a call has shown that it answers again.
+    /// Whether its time is still to come, by the store's clock. One that a call led to, which names its key, is kept until
+    /// another call has shown that the provider answers again; all others are gone with their time.
     pub holds: bool,
 }
 
@@ -503,7 +503,7 @@ impl Paused {
     /// What is kept of a pause at this time, in milliseconds since 1970.
     pub(crate) fn new(target: PauseTarget, pause: Pause, now: u64) -> Option<Self> {
         let holds = pause.until.is_none_or(|until| until.0 > now);
-        let is_kept = holds || matches!(target, PauseTarget::Provider(_));
+        let is_kept = holds || matches!(&target, PauseTarget::Provider(part) if part.key.is_some());
         is_kept.then_some(Self { target, pause, holds })
     }
 }

@@ -146,10 +146,9 @@ static TABLE: &[Row] = &[
         wait: Wait::Asked,
     },
     Row {
-        status: &[401..=401, 403..=403],
+        status: &[401..=401],
         codes: &[
             "401",
-            "403",
             "authentication_error",
             "permission_error",
             "permission_denied",
@@ -160,6 +159,15 @@ static TABLE: &[Row] = &[
         says: &["api key not valid", "incorrect api key"],
         kind: FailureKind::Auth,
         scope: Scope::Key,
+        wait: Wait::No,
+    },
+    // A firewall on the way may forbid one call for what is in it; nothing says that the key is bad.
+    Row {
+        status: &[403..=403],
+        codes: &["403"],
+        says: &[],
+        kind: FailureKind::Auth,
+        scope: Scope::Call,
         wait: Wait::No,
     },
     Row {

@@ -177,10 +177,10 @@ fn create(conn: &mut Connection) -> Result<(), OpenError> {
             tx.pragma_update(None, "user_version", VERSION)?;
         }
         VERSION => {}
-        1 => {
-            return Err(OpenError::Unsuitable(
-                "it was written before tasks took turns, and cannot be carried on: finish its tasks with the program that made it, or move the file away".to_owned(),
-            ));
+        older if older < VERSION => {
+            return Err(OpenError::Unsuitable(format!(
+                "an older program made it (its tables have version {older}, this one's {VERSION}), and it cannot be carried on: finish its tasks with the program that made it, or move the file away"
+            )));
         }
         newer => {
             return Err(OpenError::Unsuitable(format!(

@@ -425,6 +425,9 @@ pub(crate) async fn a_pause_of_a_provider_is_kept_until_it_is_ended(harness: &im
     assert_eq!(other.pauses().await.unwrap(), expected);
     other.set_pause(&call, None).await.unwrap();
     assert_eq!(store.pauses().await.unwrap(), expected[..1]);
+    // A person's ends with its time.
+    other.set_pause(&whole, Some(&pause(Some(1)))).await.unwrap();
+    assert!(store.pauses().await.unwrap().is_empty());
 }
 
 pub(crate) async fn what_there_is_a_minute_is_shared(harness: &impl Harness) {

@@ -123,6 +123,7 @@ const CASES: &[Case] = &[
     case("openai, key", 401, r#"{"error":{"message":"Incorrect API key provided: sk-x.","type":"invalid_request_error","param":null,"code":"invalid_api_key"}}"#, Auth, Key),
     case("gemini, key", 400, r#"{"error":{"code":400,"message":"API key not valid. Please pass a valid API key.","status":"INVALID_ARGUMENT","details":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"API_KEY_INVALID","domain":"googleapis.com"}]}}"#, Auth, Key),
     case("gemini, permission", 403, r#"{"error":{"code":403,"message":"x","status":"PERMISSION_DENIED"}}"#, Auth, Key),
+    case("a firewall", 403, "<html><body>Request blocked.</body></html>", Auth, Call),
     // The model, the request, the address.
     case("anthropic, model", 404, r#"{"type":"error","error":{"type":"not_found_error","message":"model: claude-x"}}"#, Configuration, Model),
     case("openai, model", 404, r#"{"error":{"message":"The model `gpt-x` does not exist or you do not have access to it.","type":"invalid_request_error","code":"model_not_found"}}"#, Configuration, Model),
