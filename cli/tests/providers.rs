@@ -6,6 +6,7 @@
 mod common;
 
 use std::collections::HashMap;
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use common::command::{Desk, ended};
 use common::redis::Redis;
 use refile_config::Config;
 use refile_coordinator::Coordinator;
@@ -312,49 +314,74 @@ impl Kept {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn twenty_reviewers_leave_a_provider_alone_that_says_so() {
-    for kept in Kept::both() {
-        // From its third call on it turns everything away for a while, and says that it does for one second more.
-        let began: Arc<Mutex<Option<Instant>>> = Arc::default();
-        let script: Script = Arc::new({
-            let began = began.clone();
-            move |_, _, call| {
-                if call < 2 {
-                    return Say::Verdict;
-                }
-                let since = *began.lock().unwrap().get_or_insert_with(Instant::now);
-                if since.elapsed() < Duration::from_secs(6) { Say::RateLimit } else { Say::Verdict }
-            }
-        });
-        let (provider, address) = Provider::start(script).await;
-        let fleet = Fleet::start(&kept.url(), &address, 20, 1).await;
-        fleet.submit(60).await;
-        let tasks = fleet.all_done(60).await;
-
-        assert!(tasks.iter().all(|t| t.state == TaskState::Accepted || t.state == TaskState::Merged));
-        let reviews = || tasks.iter().flat_map(|t| &t.phases[0].attempts).flat_map(|a| &a.reviews);
-        assert!(reviews().all(|r| r.failure.is_none()), "nothing is counted");
-        assert_eq!(reviews().count(), 72, "each of sixty once, and twelve again");
-        // Calls that were under way when the first was turned away are as many as there are reviewers; from then on there
-        // is one a second, which is what the provider asks for.
-        let turned_away: Vec<Instant> =
-            provider.calls().iter().filter(|c| c.1 == Say::RateLimit).map(|c| c.0).collect();
-        let first = turned_away[0];
-        let later: Vec<Instant> =
-            turned_away.iter().copied().filter(|at| at.duration_since(first) > Duration::from_millis(900)).collect();
-        assert!(turned_away.len() - later.len() <= 20, "{} at first", turned_away.len() - later.len());
-        assert!((1..=6).contains(&later.len()), "{} probes", later.len());
-        for pair in later.windows(2) {
-            assert!(
-                pair[1].duration_since(pair[0]) >= Duration::from_millis(900),
-                "{:?}",
-                pair[1].duration_since(pair[0])
-            );
+/// Twenty reviewers in four processes, a coder and a coordinator, a real repository, and a provider that turns everything
+/// away for a minute from its third call on; each time it says that it does for one second more.
+async fn a_minute_of_429(kept: &Kept) {
+    const TASKS: u64 = 40;
+    let began: Arc<Mutex<Option<Instant>>> = Arc::default();
+    let script: Script = Arc::new(move |_, _, call| {
+        if call < 2 {
+            return Say::Verdict;
         }
-        assert!(fleet.store.pauses().await.unwrap().is_empty(), "the call that went well ended the pause");
-        fleet.stop().await;
+        let since = *began.lock().unwrap().get_or_insert_with(Instant::now);
+        if since.elapsed() < Duration::from_mins(1) { Say::RateLimit } else { Say::Verdict }
+    });
+    let (provider, address) = Provider::start(script).await;
+    let desk = Desk::new();
+    desk.write(
+        "refile.toml",
+        &format!(
+            "store = \"{}\"\n[repository]\nurl = \"repo\"\n[workers]\nreviewers = 8\n\
+             [agents.coder]\ncommand = [\"sh\", \"-c\", \"cat > $REFILE_TASK_ID.txt\"]\n\
+             [reviewers.judge]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m\"\n\
+             [providers.p]\nkind = \"openai\"\nbase_url = \"{address}\"\n",
+            kept.url()
+        ),
+    );
+    let lines: Vec<String> = (1..=TASKS).map(|n| json!({"title": format!("Task {n}")}).to_string()).collect();
+    desk.write("tasks.jsonl", &lines.join("\n"));
+    desk.ok(&["submit", "--file", "tasks.jsonl"]);
+    let reviewer = |_| {
+        let mut command = std::process::Command::new(common::program("refile-reviewer"));
+        command.args(["--concurrency", "4"]).current_dir(desk.dir.path()).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut reviewers: Vec<_> = (0..3).map(reviewer).collect();
+    let mut up = desk.command(&["up", "--drain"]);
+    let up = tokio::task::spawn_blocking(move || up.output());
+    let up = tokio::time::timeout(Duration::from_mins(4), up).await;
+    for reviewer in &mut reviewers {
+        reviewer.kill().unwrap();
+        reviewer.wait().unwrap();
     }
+    let up = ended(up.expect("the fleet is done in time").unwrap().unwrap());
+    assert_eq!(up.status, 0, "{}", up.err);
+
+    let store = refile_store::open(&kept.url(), desk.dir.path(), OpenOptions::default()).await.unwrap();
+    let tasks = store.list(&Filter::default(), None, 500).await.unwrap().tasks;
+    assert!(tasks.iter().all(|t| t.state == TaskState::Merged));
+    let attempts = || tasks.iter().flat_map(|t| &t.phases[0].attempts);
+    let reviews = || attempts().flat_map(|a| &a.reviews);
+    assert!(reviews().all(|r| r.failure.is_none()), "nothing is counted");
+    assert_eq!((attempts().count(), reviews().count()), (48, 48), "each of forty once, and eight again");
+    // Calls that were under way when the first was turned away are no more than there are reviewers; from then on there is
+    // one a second, which is what the provider asks for.
+    let turned_away: Vec<Instant> = provider.calls().iter().filter(|c| c.1 == Say::RateLimit).map(|c| c.0).collect();
+    let (at_first, later): (Vec<Instant>, Vec<Instant>) =
+        turned_away.iter().partition(|at| at.duration_since(turned_away[0]) <= Duration::from_millis(900));
+    println!("{} at first, {} probes", at_first.len(), later.len());
+    assert!(at_first.len() <= 20 && (10..=60).contains(&later.len()), "{} and {}", at_first.len(), later.len());
+    for pair in later.windows(2) {
+        let apart = pair[1].duration_since(pair[0]);
+        assert!(apart >= Duration::from_millis(900), "{apart:?}");
+    }
+    assert!(store.pauses().await.unwrap().is_empty(), "the call that went well ended the pause");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn twenty_reviewers_leave_a_provider_alone_for_the_minute_that_it_asks_for() {
+    let [file, server] = Kept::both();
+    tokio::join!(a_minute_of_429(&file), a_minute_of_429(&server));
 }
 
 /// Whether the n-th call about a task fails, and how: a third of the calls, and never so many in a row that a person would be

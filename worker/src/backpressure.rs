@@ -3,34 +3,36 @@
 //!
 //! A call that was turned away pauses what its failure is about ([`Scope`]), in the store, for every worker. Jobs whose
 //! reviewer would call it stay in their queue, unclaimed. When the pause's time is over it is kept: of the jobs that need
-//! it one may run in the whole fleet, under a permit, and its call is the probe. The first call that goes well ends the
-//! pause; then workers start again one after the other.
+//! it one may be claimed in the whole fleet, and of all calls, whoever makes them, the store lets one through: the probe. A
+//! call that was answered ends the pause; then workers start again one after the other.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use refile_config::{Config, Provider, Reviewer};
-use refile_core::Timestamp;
 use refile_core::failure::{Behaviour, Failure, FailureKind, Scope};
-use refile_store::{Draw, Limits, Pause, PauseTarget, Paused, ProviderPart, Result, Store};
+use refile_store::{
+    Admission, Draw, Entry, Limits, Pass, Pause, PauseLength, PauseTarget, Paused, ProviderPart, Store,
+};
 
 use crate::agent::digest;
-use crate::llm::{Call, Turnstile, key};
+use crate::llm::{Call, Left, Turnstile, key};
 
-/// The first pause where the provider does not say how long; each probe that fails doubles it.
-const FIRST_PAUSE: Duration = Duration::from_secs(15);
-/// The longest of those.
-const LONGEST_PAUSE: Duration = Duration::from_mins(10);
-/// The shortest pause, whatever the provider says: so far apart probes are at least.
-const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest time for which a call that tries whether a pause is over has the provider to itself: nobody knows whether a
+/// process still lives that does not tell what came of it.
+const PROBE: Duration = Duration::from_mins(1);
+/// How often a call that waits for another to try looks again.
+const LOOK: Duration = Duration::from_millis(250);
 /// Within this time after the end of a pause each worker starts again, at a random moment.
 const SPREAD: Duration = Duration::from_secs(2);
 /// How long a call waits for calls and tokens of the minute before its job is put back.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a call to the store waits for a job where nothing is paused.
 const WAIT: Duration = Duration::from_secs(2);
+/// And where something is.
+const WAIT_FOR_END: Duration = Duration::from_millis(500);
 
 /// What may be claimed now.
 #[derive(Debug, Clone)]
@@ -75,10 +77,6 @@ pub struct Backpressure {
 fn part(name: &str, provider: &Provider, model: &str) -> ProviderPart {
     let key = key(provider).ok().flatten().map_or_else(|| "none".to_owned(), |key| digest(key)[..8].to_owned());
     ProviderPart { provider: name.to_owned(), model: Some(model.to_owned()), key: Some(key) }
-}
-
-fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
 /// A random time up to this one.
@@ -144,48 +142,46 @@ impl Backpressure {
                     Gate::Probing => {
                         let probe = format!("probe:{}", of_call[0].target.key());
                         limits.named.insert(probe.clone(), 1);
-                        limits.providers.insert(reviewer.clone(), probe);
+                        let counts_against = limits.providers.entry(reviewer.clone()).or_default();
+                        if !counts_against.contains(&probe) {
+                            counts_against.push(probe);
+                        }
                     }
                 }
-                look_again = look_again.min(wait_for(&of_call, gate));
+                look_again = look_again.min(match gate {
+                    Gate::OpenFrom(at) => at.saturating_duration_since(Instant::now()).max(Duration::from_millis(20)),
+                    _ => WAIT_FOR_END,
+                });
             }
         }
         Room { limits: Arc::new(limits), look_again }
     }
 
-    /// Pauses what a failure is about, unless it is paused for longer already.
-    async fn pause(&self, call: &ProviderPart, failure: &Failure) -> Result<()> {
-        let model = call.model.clone().filter(|_| failure.scope == Scope::Model);
-        let target = PauseTarget::Provider(ProviderPart { model, ..call.clone() });
-        let before = self.store.pauses().await?.into_iter().find(|p| p.target == target);
-        let tries = before.as_ref().map_or(0, |p| p.pause.tries + u32::from(!p.holds));
-        let until = until(failure, tries, now_ms());
-        let is_longer = |before: &Paused| match (before.pause.until, until) {
-            (Some(before), Some(until)) => until > before,
-            (before, _) => before.is_some(),
-        };
-        if before.as_ref().is_some_and(|before| before.holds && !is_longer(before)) {
-            return Ok(());
-        }
-        let (provider, model) = (&call.provider, call.model.as_deref().unwrap_or_default());
-        let seconds = until.map(|until| until.0.saturating_sub(now_ms()) / 1_000);
-        tracing::warn!(provider, model, seconds, %failure, "the provider is paused for the whole fleet");
-        let reason = failure.to_string();
-        self.store.set_pause(&target, Some(&Pause { until, reason, tries })).await
-    }
-
-    /// Ends the pauses that a call has shown to be over: it began after their time, and went well. A person's pause names no
-    /// key and ends with its time.
-    async fn resume(&self, call: &ProviderPart, began: u64) -> Result<()> {
-        for paused in self.store.pauses().await? {
-            let PauseTarget::Provider(part) = &paused.target else { continue };
-            let is_shown = paused.pause.until.is_some_and(|until| until.0 <= began);
-            if !paused.holds && is_shown && part.key.is_some() && part.covers(call) {
-                tracing::info!(provider = part.provider, model = part.model, "the provider answers again");
-                self.store.set_pause(&paused.target, None).await?;
+    /// Pauses a part of a provider, and says so where that is new.
+    async fn hold(&self, part: &ProviderPart, length: PauseLength, reason: &str) {
+        let target = PauseTarget::Provider(part.clone());
+        let (provider, model) = (&part.provider, &part.model);
+        match self.store.hold(&target, length, reason).await {
+            Ok(None) => {}
+            Ok(Some(Pause { until, tries, .. })) => {
+                let until = until.map(|until| until.0);
+                tracing::warn!(provider, model, until, tries, reason, "the provider is paused for the whole fleet");
+            }
+            Err(error) => {
+                tracing::warn!(%error, provider, "cannot tell the fleet of the provider; each worker finds out");
             }
         }
-        Ok(())
+    }
+
+    /// Ends the pauses that a call has shown to be over.
+    async fn answered(&self, call: &ProviderPart, pass: &Pass) {
+        match self.store.answered(call, pass.at).await {
+            Ok(ended) if ended.is_empty() => {}
+            Ok(_) => tracing::info!(provider = call.provider, model = call.model, "the provider answers again"),
+            Err(error) => {
+                tracing::warn!(%error, provider = call.provider, "cannot tell the fleet that the provider answers again");
+            }
+        }
     }
 
     /// What a call takes of the minute.
@@ -205,70 +201,89 @@ fn covers(paused: &Paused, call: &ProviderPart) -> bool {
     matches!(&paused.target, PauseTarget::Provider(part) if part.covers(call))
 }
 
-/// After how long it is worth to look at a gate again.
-fn wait_for(paused: &[&Paused], gate: Gate) -> Duration {
-    let wait = if let Gate::OpenFrom(at) = gate {
-        at.saturating_duration_since(Instant::now())
-    } else {
-        let ends = paused.iter().filter(|p| p.holds).filter_map(|p| p.pause.until).map(|until| until.0).max();
-        ends.map_or(WAIT, |ends| Duration::from_millis(ends.saturating_sub(now_ms())))
-    };
-    wait.clamp(Duration::from_millis(20), SHORTEST_PAUSE)
+/// How long a failure that pauses asks the fleet to wait.
+fn length(failure: &Failure) -> PauseLength {
+    match failure.retry_after_ms {
+        Some(asked) => PauseLength::For(Duration::from_millis(asked)),
+        None if failure.kind == FailureKind::Quota => PauseLength::UntilResumed,
+        None => PauseLength::Growing,
+    }
 }
 
-/// When a pause ends, by this machine's clock; nothing for when a person resumes.
-fn until(failure: &Failure, tries: u32, now: u64) -> Option<Timestamp> {
-    let asked = failure.retry_after_ms.map(Duration::from_millis);
-    if asked.is_none() && failure.kind == FailureKind::Quota {
-        return None;
-    }
-    let growing = || FIRST_PAUSE.saturating_mul(1 << tries.min(10)).min(LONGEST_PAUSE);
-    let pause = asked.unwrap_or_else(growing).max(SHORTEST_PAUSE);
-    Some(Timestamp(now.saturating_add(pause.as_millis() as u64)))
+/// Whether the provider has answered, though with nothing that is of use.
+fn is_answer(failure: &Failure) -> bool {
+    use FailureKind::{ContextTooLong, Empty, Filtered, Refused, Truncated, WrongReceipt};
+    matches!(failure.kind, Truncated | Refused | Filtered | Empty | ContextTooLong | WrongReceipt)
+}
+
+/// A call that is not let through.
+fn turned_away(why: impl AsRef<str>) -> Failure {
+    Failure { scope: Scope::Key, ..Failure::new(FailureKind::RateLimit, why) }
 }
 
 #[async_trait]
 impl Turnstile for Backpressure {
-    async fn enter(&self, call: &Call<'_>) -> std::result::Result<(), Failure> {
-        let Some(provider) = self.config.providers.get(call.provider) else { return Ok(()) };
+    async fn enter(&self, call: &Call<'_>) -> std::result::Result<Option<Pass>, Failure> {
+        let Some(provider) = self.config.providers.get(call.provider) else { return Ok(None) };
         let part = part(call.provider, provider, call.model);
-        let turned_away = |why: String, wait: Option<Duration>| Failure {
-            scope: Scope::Key,
-            retry_after_ms: wait.map(|wait| wait.as_millis() as u64),
-            ..Failure::new(FailureKind::RateLimit, why)
-        };
-        let paused = match self.store.pauses().await {
-            Ok(pauses) => pauses.into_iter().find(|p| p.holds && covers(p, &part)),
-            // Whether it may be called is not known; the provider will tell.
-            Err(_) => None,
-        };
-        if let Some(paused) = paused {
-            return Err(turned_away(format!("the provider is paused: {}", paused.pause.reason), None));
-        }
-        let (draws, deadline) = (self.draws(call), Instant::now() + PATIENCE);
+        let entry = Entry { call: part.clone(), probe: call.timeout.min(PROBE), draws: self.draws(call) };
+        let (for_probe, for_draws) =
+            (Instant::now() + call.timeout / 2, Instant::now() + PATIENCE.min(call.timeout / 2));
         loop {
-            let Ok(Some(wait)) = self.store.draw(&draws).await else { return Ok(()) };
-            if Instant::now() + wait > deadline {
-                let failure = turned_away("the fleet's own limit for a minute is used up".to_owned(), Some(wait));
-                if let Err(error) = self.pause(&part, &failure).await {
-                    tracing::debug!(%error, "cannot pause the provider");
+            let wait = match self.store.admit(&entry).await {
+                Ok(Admission::Granted(pass)) => return Ok(Some(pass)),
+                Ok(Admission::Paused { reason, .. }) => {
+                    return Err(turned_away(format!("the provider is paused: {reason}")));
                 }
-                return Err(failure);
-            }
+                Ok(Admission::Probing { .. }) if Instant::now() > for_probe => {
+                    return Err(turned_away("another call tries whether the provider answers again, and is not done"));
+                }
+                Ok(Admission::Probing { wait }) => wait.min(LOOK),
+                Ok(Admission::Spent { wait }) if Instant::now() + wait > for_draws => {
+                    let reason = "the fleet's own limit for a minute is used up";
+                    self.hold(&ProviderPart { model: None, ..part }, PauseLength::For(wait), reason).await;
+                    return Err(turned_away(reason));
+                }
+                Ok(Admission::Spent { wait }) => wait,
+                Err(error) => {
+                    tracing::debug!(%error, "whether the provider may be called is not known; it will tell");
+                    return Ok(None);
+                }
+            };
             tokio::time::sleep(wait).await;
         }
     }
 
-    async fn left(&self, call: &Call<'_>, began: u64, failure: Option<&Failure>) {
+    async fn left(&self, call: &Call<'_>, pass: Option<Pass>, Left { failure, used_up }: Left<'_>) {
         let Some(provider) = self.config.providers.get(call.provider) else { return };
         let part = part(call.provider, provider, call.model);
-        let noted = match failure {
-            None => self.resume(&part, began).await,
-            Some(failure) if is_pausing(failure) => self.pause(&part, failure).await,
-            Some(_) => Ok(()),
-        };
-        if let Err(error) = noted {
-            tracing::warn!(%error, provider = call.provider, "cannot tell the fleet of the provider; each worker finds out");
+        let mut probes = pass.iter().flat_map(|pass| &pass.probes).filter_map(|target| match target {
+            PauseTarget::Provider(part) => Some(part.clone()),
+            PauseTarget::Queue(_) => None,
+        });
+        match failure {
+            Some(failure) if is_pausing(failure) => {
+                let model = part.model.clone().filter(|_| failure.scope == Scope::Model);
+                let about = ProviderPart { model, ..part };
+                let all: BTreeSet<ProviderPart> = probes.chain([about]).collect();
+                for part in &all {
+                    self.hold(part, length(failure), &failure.to_string()).await;
+                }
+            }
+            Some(failure) if !is_answer(failure) => {
+                // Nobody knows more than before: the next one tries later.
+                for part in &mut probes {
+                    self.hold(&part, PauseLength::Growing, &failure.to_string()).await;
+                }
+            }
+            _ => {
+                if let Some(pass) = &pass {
+                    self.answered(&part, pass).await;
+                }
+                if let Some(wait) = used_up {
+                    self.hold(&part, PauseLength::For(wait), "the provider says that nothing is left of a limit").await;
+                }
+            }
         }
     }
 }
@@ -276,22 +291,4 @@ impl Turnstile for Backpressure {
 /// Whether a failure holds more back than the call that it befell: then its job goes back, and nothing is counted.
 pub fn is_pausing(failure: &Failure) -> bool {
     failure.kind.behaviour() == Behaviour::PauseProvider && failure.scope != Scope::Call
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pause_is_as_long_as_the_provider_says_or_grows() {
-        let failed = |kind, retry_after_ms| Failure { retry_after_ms, ..Failure::new(kind, "x") };
-        let length = |kind, asked, tries| until(&failed(kind, asked), tries, 1_000).map(|at| at.0 - 1_000);
-        assert_eq!(length(FailureKind::RateLimit, Some(42_000), 3), Some(42_000));
-        assert_eq!(length(FailureKind::RateLimit, Some(3), 0), Some(1_000));
-        assert_eq!(length(FailureKind::Overloaded, None, 0), Some(15_000));
-        assert_eq!(length(FailureKind::Overloaded, None, 2), Some(60_000));
-        assert_eq!(length(FailureKind::Overloaded, None, u32::MAX), Some(600_000));
-        assert_eq!(length(FailureKind::Quota, Some(9_000), 0), Some(9_000));
-        assert_eq!(length(FailureKind::Quota, None, 0), None);
-    }
 }

@@ -17,10 +17,11 @@ use async_trait::async_trait;
 use refile_config::{Prices, Provider, prices};
 use refile_core::failure::{Failure, FailureKind, Scope};
 use refile_core::task;
+use refile_store::Pass;
 use refile_telemetry::Metrics;
 use serde_json::Value;
 
-use classify::{Trouble, error_in};
+use classify::{Trouble, error_in, used_up};
 use wire::Read;
 
 /// The longest reply that is read, in bytes.
@@ -81,15 +82,27 @@ pub struct Call<'a> {
     pub model: &'a str,
     /// About how many tokens it takes: a quarter of its bytes, and the longest answer.
     pub tokens: u64,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// What came of a call that was let through.
+#[derive(Debug, Clone, Copy)]
+pub struct Left<'a> {
+    /// Why there is no answer, where there is none.
+    pub failure: Option<&'a Failure>,
+    /// For how long the provider says that nothing is left of a limit, where it says so beside its answer.
+    pub used_up: Option<Duration>,
 }
 
 /// Lets calls through, for the whole fleet.
 #[async_trait]
 pub trait Turnstile: Debug + Send + Sync {
-    /// Waits until the call may be made; a failure where that would take too long.
-    async fn enter(&self, call: &Call<'_>) -> Result<(), Failure>;
-    /// Is told what came of a call that was let through and began at this time, in milliseconds since 1970.
-    async fn left(&self, call: &Call<'_>, began: u64, failure: Option<&Failure>);
+    /// Waits until the call may be made; a failure where that would take more than half of its time. Gives no pass where
+    /// nobody knows.
+    async fn enter(&self, call: &Call<'_>) -> Result<Option<Pass>, Failure>;
+    /// Is told what came of a call that was let through.
+    async fn left(&self, call: &Call<'_>, pass: Option<Pass>, left: Left<'_>);
 }
 
 /// The client. Cheap to clone.
@@ -134,27 +147,30 @@ impl Client {
 
     /// Asks a model, where it may be asked.
     pub async fn ask(&self, provider: &Provider, question: &Question<'_>) -> Answer {
-        let Some(turnstile) = &self.turnstile else { return self.call(provider, question).await };
+        let Some(turnstile) = &self.turnstile else { return self.call(provider, question).await.0 };
         let bytes = question.system.len() + question.messages.iter().map(|m| m.text.len()).sum::<usize>();
         let tokens = bytes as u64 / 4 + u64::from(question.max_tokens);
-        let call = Call { provider: question.provider, model: question.model, tokens };
-        if let Err(failure) = turnstile.enter(&call).await {
-            return Answer { text: Err(failure), call: None };
-        }
-        let began = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-        let answer = self.call(provider, question).await;
-        turnstile.left(&call, began, answer.text.as_ref().err()).await;
+        let call = Call { provider: question.provider, model: question.model, tokens, timeout: question.timeout };
+        let started = Instant::now();
+        let pass = match turnstile.enter(&call).await {
+            Ok(pass) => pass,
+            Err(failure) => return Answer { text: Err(failure), call: None },
+        };
+        let timeout = question.timeout.saturating_sub(started.elapsed());
+        let (answer, used_up) = self.call(provider, &Question { timeout, ..*question }).await;
+        turnstile.left(&call, pass, Left { failure: answer.text.as_ref().err(), used_up }).await;
         answer
     }
 
-    async fn call(&self, provider: &Provider, question: &Question<'_>) -> Answer {
+    /// Asks, and tells for how long the provider says that nothing is left of a limit.
+    async fn call(&self, provider: &Provider, question: &Question<'_>) -> (Answer, Option<Duration>) {
         let started = Instant::now();
         let key = key(provider);
         let read = match &key {
             Ok(key) => self.exchange(provider, question, key.as_deref()).await,
             Err(missing) => Err(missing.clone()),
         };
-        let mut read = read.unwrap_or_else(Read::failed);
+        let (mut read, used_up) = read.unwrap_or_else(|failure| (Read::failed(failure), None));
         if let (Err(failure), Ok(Some(key))) = (&mut read.text, &key) {
             failure.detail = failure.detail.replace(key.as_str(), "[key]");
         }
@@ -173,11 +189,16 @@ impl Client {
         if let Some(metrics) = &self.metrics {
             count(metrics, &call);
         }
-        Answer { text, call: Some(call) }
+        (Answer { text, call: Some(call) }, used_up)
     }
 
-    /// One request, and what came back.
-    async fn exchange(&self, provider: &Provider, question: &Question<'_>, key: Option<&str>) -> Result<Read, Failure> {
+    /// One request, what came back, and for how long nothing is left of a limit.
+    async fn exchange(
+        &self,
+        provider: &Provider,
+        question: &Question<'_>,
+        key: Option<&str>,
+    ) -> Result<(Read, Option<Duration>), Failure> {
         let schema = question.schema.filter(|_| provider.structured());
         let request = wire::request(&self.http, provider, &Question { schema, ..*question }, key);
         let mut response = request.timeout(question.timeout).send().await.map_err(|error| lost(&error, question))?;
@@ -190,11 +211,9 @@ impl Client {
                 return Err(Failure::new(FailureKind::Malformed, detail));
             }
         }
-        let failed = || {
-            let headers = headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            Trouble::of(status, headers, &body).failure(now)
-        };
+        let texts = || headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let failed = || Trouble::of(status, texts(), &body).failure(now);
         if !(200..300).contains(&status) {
             return Err(failed());
         }
@@ -203,7 +222,8 @@ impl Client {
         })?;
         let read = wire::read(provider.kind, &reply);
         // What was used up before the error is paid for.
-        Ok(if error_in(&reply).is_some() { Read { text: Err(failed()), ..read } } else { read })
+        let read = if error_in(&reply).is_some() { Read { text: Err(failed()), ..read } } else { read };
+        Ok((read, used_up(texts(), now)))
     }
 }
 

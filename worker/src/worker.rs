@@ -1,5 +1,6 @@
 //! What a worker is made of.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use refile_config::Config;
@@ -94,7 +95,7 @@ impl Worker {
 /// The configuration's limits as the store knows them.
 fn limits(config: &Config) -> Limits {
     let section = &config.limits;
-    let mut named: std::collections::BTreeMap<String, u32> = section
+    let mut named: BTreeMap<String, u32> = section
         .repositories
         .iter()
         .map(|(url, most)| (format!("repository:{}", config.repository_url(url)), *most))
@@ -107,13 +108,14 @@ fn limits(config: &Config) -> Limits {
     ] {
         named.extend(of_kind.iter().map(|(name, most)| (format!("{kind}:{name}"), *most)));
     }
-    // A job takes one permit of one provider: a panel whose members call several counts against the first of them.
-    let provider = |name: &String| {
-        let called =
-            config.asked_by(name).filter(|(_, r)| r.kind == ReviewerType::Llm).find_map(|(_, r)| r.provider.as_ref());
-        Some((format!("reviewer:{name}"), format!("provider:{}", called?)))
+    // A panel counts once against each provider that its members call.
+    let providers = |name: &String| {
+        let models = config.asked_by(name).filter(|(_, reviewer)| reviewer.kind == ReviewerType::Llm);
+        let called: BTreeSet<String> =
+            models.filter_map(|(_, r)| r.provider.as_ref()).map(|provider| format!("provider:{provider}")).collect();
+        (!called.is_empty()).then(|| (format!("reviewer:{name}"), called.into_iter().collect()))
     };
-    let providers = config.reviewers.keys().filter_map(provider).collect();
+    let providers = config.reviewers.keys().filter_map(providers).collect();
     Limits { named, each_repository: section.repository, providers }
 }
 
@@ -133,7 +135,7 @@ mod tests {
         let (config, _) = refile_config::load(Some(&dir.path().join("refile.toml")), [], &[]).unwrap();
         let limits = limits(&config);
         assert_eq!(limits.each_repository, Some(4));
-        assert_eq!(limits.providers, [("reviewer:m".to_owned(), "provider:p".to_owned())].into());
+        assert_eq!(limits.providers, [("reviewer:m".to_owned(), vec!["provider:p".to_owned()])].into());
         let sub = dir.path().canonicalize().unwrap().join("sub");
         let sub = format!("repository:{}", sub.display());
         let expected = [

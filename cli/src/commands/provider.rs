@@ -1,7 +1,5 @@
 //! `refile provider`: which providers of models the fleet leaves alone, and since when it may call them again.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use refile_config::Config;
 use refile_core::Timestamp;
 use refile_store::{Pause, PauseTarget, Paused, ProviderPart, Store};
@@ -107,13 +105,14 @@ async fn pause(context: &Context, arguments: &PauseArguments) -> anyhow::Result<
     let ProviderArguments { name, model } = &arguments.provider;
     require_known(&context.config, name)?;
     let target = PauseTarget::Provider(ProviderPart { provider: name.clone(), model: model.clone(), key: None });
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-    let until = arguments.for_.map(|span| Timestamp(now + span.as_millis()));
+    let store = context.existing_store().await?;
+    let now = store.now().await?.0;
+    let until = arguments.for_.map(|span| Timestamp(now.saturating_add(span.as_millis())));
     let reason = match &arguments.reason {
         Some(words) => format!("{}: {words}", user()),
         None => user(),
     };
-    context.existing_store().await?.set_pause(&target, Some(&Pause { until, reason, tries: 0 })).await?;
+    store.set_pause(&target, Some(&Pause { until, reason, tries: 0 })).await?;
     let said = until.map_or_else(|| "until it is resumed".to_owned(), |at| format!("until {}", output::time(at)));
     say(context, name, "paused", &format!("{name} is paused {said}; jobs that need it stay in their queue"))
 }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use refile_core::TaskId;
+use refile_core::{TaskId, Timestamp};
 
 pub use error::StoreError;
 pub use model::*;
@@ -100,15 +100,28 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// The event log after a cursor (the empty one: from the oldest that is kept), oldest first, up to `max` lines.
     async fn events(&self, after: &str, max: usize) -> Result<Vec<LoggedEvent>>;
 
+    /// The time that everything here goes by.
+    async fn now(&self) -> Result<Timestamp>;
+
     /// Pauses a target, or resumes it with `None`. Jobs of a paused queue stay in it, unclaimed.
     async fn set_pause(&self, target: &PauseTarget, pause: Option<&Pause>) -> Result<()>;
+
+    /// Pauses a target, unless it is paused for as long already; gives the new pause. Called again after an error it may
+    /// take its own pause for one that it must make longer, by no more than the time between.
+    async fn hold(&self, target: &PauseTarget, length: PauseLength, reason: &str) -> Result<Option<Pause>>;
 
     /// What is paused, in the order of the targets.
     async fn pauses(&self) -> Result<Vec<Paused>>;
 
-    /// Takes of what there is only so much a minute, all or nothing. Where one has not enough, tells after how long it is
-    /// worth to ask again. Called again after an error it may take twice: some calls to a model wait longer than they must.
-    async fn draw(&self, draws: &[Draw]) -> Result<Option<Duration>>;
+    /// Lets a call to a provider through, or says why not. After a pause that names a key one call goes first, in the whole
+    /// fleet: it has the provider to itself until it has [answered](Store::answered), the pause is [extended](Store::hold),
+    /// or its time is over. What the call takes of the minute is taken all or nothing, together with the admission. Called
+    /// again after an error it may take twice, or wait for itself: some calls wait longer than they must.
+    async fn admit(&self, entry: &Entry) -> Result<Admission>;
+
+    /// Ends the pauses whose time was over when this call was let through: the provider has answered it. Those that name no
+    /// key are a person's, and end with their time. Gives what was ended.
+    async fn answered(&self, call: &ProviderPart, at: Timestamp) -> Result<Vec<PauseTarget>>;
 
     /// Says that a process lives and what it does; with `gone` that it leaves. Others are forgotten after a minute
     /// without a word.

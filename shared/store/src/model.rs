@@ -1,5 +1,7 @@
 //! What goes into a store and comes out of it.
 
+mod pauses;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +10,8 @@ use refile_core::decide::Notice;
 use refile_core::task::Job;
 use refile_core::{Outcome, Priority, Queue, Task, TaskId, TaskState, Timestamp};
 use serde::{Deserialize, Serialize};
+
+pub use pauses::*;
 
 /// A change of one task as one atomic step; made by [`crate::commit`].
 #[derive(Debug, Clone, PartialEq)]
@@ -107,8 +111,9 @@ pub struct Limits {
     pub named: BTreeMap<String, u32>,
     /// Of each repository that is not named.
     pub each_repository: Option<u32>,
-    /// Which provider (`provider:NAME`) an agent (`agent:NAME`) or a reviewer (`reviewer:NAME`) calls.
-    pub providers: BTreeMap<String, String>,
+    /// Which providers (`provider:NAME`, each once) an agent (`agent:NAME`) or a reviewer (`reviewer:NAME`) calls. A job
+    /// counts once against each.
+    pub providers: BTreeMap<String, Vec<String>>,
 }
 
 impl Limits {
@@ -123,12 +128,13 @@ impl Limits {
         let repository = format!("repository:{}", parts.next().unwrap_or_default());
         let workflow = format!("workflow:{}", parts.next().unwrap_or_default());
         let who = parts.next().unwrap_or_default().to_owned();
-        let provider = self.providers.get(&who).cloned().unwrap_or_default();
+        let providers = self.providers.get(&who).cloned().unwrap_or_default();
         let most = |name: &String| {
             let each = self.each_repository.filter(|_| name.starts_with("repository:"));
             self.named.get(name).copied().or(each)
         };
-        [repository, workflow, who, provider].into_iter().filter_map(|n| most(&n).map(|most| (n, most))).collect()
+        let names = [repository, workflow, who].into_iter().chain(providers);
+        names.filter_map(|n| most(&n).map(|most| (n, most))).collect()
     }
 }
 
@@ -414,127 +420,6 @@ pub struct LoggedEvent {
     /// What happened.
     #[serde(flatten)]
     pub notice: Notice,
-}
-
-/// What can be paused.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PauseTarget {
-    /// Nobody claims from this queue.
-    Queue(Queue),
-    /// Nobody calls this provider.
-    Provider(ProviderPart),
-}
-
-/// What of a provider is paused; what is absent means all.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct ProviderPart {
-    /// Its name in the configuration.
-    pub provider: String,
-    /// One of its models.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// One of the keys that it is called with, by a digest that tells nothing of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
-}
-
-impl ProviderPart {
-    /// Whether a pause of this part holds for calls to another, which is whole: it has a model and a key.
-    pub fn covers(&self, call: &Self) -> bool {
-        let same = |mine: &Option<String>, other: &Option<String>| mine.is_none() || mine == other;
-        self.provider == call.provider && same(&self.model, &call.model) && same(&self.key, &call.key)
-    }
-}
-
-impl PauseTarget {
-    /// The text under which an engine keeps it: `queue:NAME`; `provider:NAME`, with the model and the key joined by US.
-    pub fn key(&self) -> String {
-        match self {
-            Self::Queue(queue) => format!("queue:{queue}"),
-            Self::Provider(ProviderPart { provider, model, key }) => {
-                let part = |text: &Option<String>| text.as_deref().unwrap_or_default().replace(UNIT, " ");
-                format!("provider:{}{UNIT}{}{UNIT}{}", provider.replace(UNIT, " "), part(model), part(key))
-            }
-        }
-    }
-
-    /// Reads [`PauseTarget::key`].
-    pub fn parse(key: &str) -> Option<Self> {
-        match key.split_once(':')? {
-            ("queue", name) => Queue::parse(name).map(Self::Queue),
-            ("provider", names) => {
-                let mut parts = names.splitn(3, UNIT).map(str::to_owned);
-                let provider = parts.next()?;
-                let mut part = || parts.next().filter(|text| !text.is_empty());
-                Some(Self::Provider(ProviderPart { provider, model: part(), key: part() }))
-            }
-            _ => None,
-        }
-    }
-}
-
-/// A pause: since when makes no difference, until when does.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pause {
-    /// When it ends by itself; `None` for when somebody resumes.
-    pub until: Option<Timestamp>,
-    /// Why, and who said so.
-    pub reason: String,
-    /// How often in a row it was found that it cannot end yet.
-    #[serde(default)]
-    pub tries: u32,
-}
-
-/// A pause that is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Paused {
-    /// What is paused.
-    pub target: PauseTarget,
-    /// The pause.
-    #[serde(flatten)]
-    pub pause: Pause,
-    /// Whether its time is still to come, by the store's clock. One that a call led to, which names its key, is kept until
-    /// another call has shown that the provider answers again; all others are gone with their time.
-    pub holds: bool,
-}
-
-impl Paused {
-    /// What is kept of a pause at this time, in milliseconds since 1970.
-    pub(crate) fn new(target: PauseTarget, pause: Pause, now: u64) -> Option<Self> {
-        let holds = pause.until.is_none_or(|until| until.0 > now);
-        let is_kept = holds || matches!(&target, PauseTarget::Provider(part) if part.key.is_some());
-        is_kept.then_some(Self { target, pause, holds })
-    }
-}
-
-/// Something of which there is so much a minute, shared by the whole fleet. It refills steadily, up to a minute's worth.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Draw {
-    /// Of what.
-    pub name: String,
-    /// How much is taken. More than a minute's worth is given when the whole minute's worth is there.
-    pub amount: u64,
-    /// How much there is a minute; at least 1.
-    pub per_minute: u64,
-}
-
-/// A minute, in microseconds.
-const MINUTE_US: u64 = 60_000_000;
-
-impl Draw {
-    /// What it costs of a minute's worth, in microseconds.
-    pub(crate) fn cost_us(&self) -> u64 {
-        let cost = u128::from(self.amount) * u128::from(MINUTE_US) / u128::from(self.per_minute.max(1));
-        u64::try_from(cost).unwrap_or(MINUTE_US).min(MINUTE_US)
-    }
-
-    /// When a minute's worth will be there again after the draw, and how long to wait before it is possible; in
-    /// microseconds.
-    pub(crate) fn after(&self, full_at: u64, now: u64) -> (u64, u64) {
-        let after = full_at.max(now) + self.cost_us();
-        (after, (after - now).saturating_sub(MINUTE_US))
-    }
 }
 
 /// A process of the fleet.

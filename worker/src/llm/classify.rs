@@ -340,6 +340,13 @@ impl Trouble {
     }
 }
 
+/// For how long nothing is left of a limit, where a reply's headers say so; less than a second is not worth a pause. `now` is
+/// the time since 1970.
+pub fn used_up<'h>(headers: impl IntoIterator<Item = (&'h str, &'h str)>, now: Duration) -> Option<Duration> {
+    let headers = headers.into_iter().map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect();
+    waits::used_up(&headers, now).map(Duration::from_millis).filter(|wait| *wait >= Duration::from_secs(1))
+}
+
 /// The error in a reply, whatever its status: on top, in a list as Google's compatible server sends it, or in a choice
 /// where a gateway learnt of it too late.
 pub fn error_in(reply: &Value) -> Option<&Value> {

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use refile_core::TaskId;
+use refile_core::{TaskId, Timestamp};
 use refile_store::{
-    Claim, ClaimRequest, Commit, Committed, Cursor, Draw, Filter, JobView, Lease, LeaseState, LoggedEvent, Page, Pause,
-    PauseTarget, Paused, Presence, Promoted, Quarantined, Receipt, Reclaimed, Report, Reported, Result, Stats, Store,
-    Submitted, TakeRequest, Taken, Versioned,
+    Admission, Claim, ClaimRequest, Commit, Committed, Cursor, Entry, Filter, JobView, Lease, LeaseState, LoggedEvent,
+    Page, Pause, PauseLength, PauseTarget, Paused, Presence, Promoted, ProviderPart, Quarantined, Receipt, Reclaimed,
+    Report, Reported, Result, Stats, Store, Submitted, TakeRequest, Taken, Versioned,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -121,8 +121,17 @@ impl Store for Counting {
     async fn pauses(&self) -> Result<Vec<Paused>> {
         self.store.pauses().await
     }
-    async fn draw(&self, draws: &[Draw]) -> Result<Option<Duration>> {
-        self.store.draw(draws).await
+    async fn now(&self) -> Result<Timestamp> {
+        self.store.now().await
+    }
+    async fn hold(&self, target: &PauseTarget, length: PauseLength, reason: &str) -> Result<Option<Pause>> {
+        self.store.hold(target, length, reason).await
+    }
+    async fn admit(&self, entry: &Entry) -> Result<Admission> {
+        self.store.admit(entry).await
+    }
+    async fn answered(&self, call: &ProviderPart, at: Timestamp) -> Result<Vec<PauseTarget>> {
+        self.store.answered(call, at).await
     }
     async fn presence(&self, presence: &Presence, gone: bool) -> Result<()> {
         self.store.presence(presence, gone).await

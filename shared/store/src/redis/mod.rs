@@ -13,6 +13,7 @@
 //! - `commits`: transitions as the scripts take them
 //! - `partition`: the work on one partition: claims, reports, outcomes that are taken
 //! - `listing`: tasks in order, over all partitions
+//! - `pauses`: pauses, and calls to providers that are let through
 //! - `permits`: what keeps jobs under the limits
 //! - `event_log`: the event logs of the partitions as one
 //! - `replies`: from the scripts' replies to the model
@@ -27,6 +28,7 @@ mod operations;
 mod commits;
 mod partition;
 mod listing;
+mod pauses;
 mod permits;
 mod event_log;
 mod replies;
@@ -314,7 +316,7 @@ impl RedisStore {
         let pauses: Vec<(String, String)> = self.link.query("pauses", &pauses).await?;
         for partition in before.partitions()..partitions {
             self.beat(partition).await?;
-            for (target, pause) in &pauses {
+            for (target, pause) in pauses.iter().filter(|(target, _)| target.starts_with("queue:")) {
                 let mut command = Cmd::new();
                 command.arg("HSET").arg(self.key(partition, "pauses")).arg(target).arg(pause);
                 self.link.query::<()>("pauses", &command).await?;

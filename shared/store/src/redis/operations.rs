@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use redis::Cmd;
-use refile_core::{Queue, TaskId};
+use refile_core::{Queue, TaskId, Timestamp};
 
 use super::partition::Attempt;
 use super::replies;
-use super::{Place, RedisStore, event_log, lease_arguments, place_of, scripts, slices};
+use super::{Place, RedisStore, event_log, lease_arguments, pauses, place_of, scripts, slices};
 use crate::model::{
-    Claim, ClaimRequest, Commit, Committed, Cursor, Draw, Filter, JobView, Lease, LeaseState, LoggedEvent, Page, Pause,
-    PauseTarget, Paused, Place as JobPlace, Presence, Promoted, Quarantined, Receipt, Reclaimed, Report, Reported,
-    Stats, Submitted, TakeRequest, Taken, Versioned,
+    Admission, Claim, ClaimRequest, Commit, Committed, Cursor, Entry, Filter, JobView, Lease, LeaseState, LoggedEvent,
+    Page, Pause, PauseLength, PauseTarget, Paused, Place as JobPlace, Presence, Promoted, ProviderPart, Quarantined,
+    Receipt, Reclaimed, Report, Reported, Stats, Submitted, TakeRequest, Taken, Versioned,
 };
 use crate::{Result, Store, StoreError};
 
@@ -321,52 +321,28 @@ impl Store for RedisStore {
         Ok(event_log::merge(places, logs, max))
     }
 
+    async fn now(&self) -> Result<Timestamp> {
+        pauses::now(self).await
+    }
+
     async fn set_pause(&self, target: &PauseTarget, pause: Option<&Pause>) -> Result<()> {
-        // It must reach partitions, too, that were added a moment ago.
-        self.reload_topology().await?;
-        for partition in 0..self.topology().partitions() {
-            let mut command = Cmd::new();
-            match pause {
-                Some(pause) => {
-                    let json = serde_json::to_string(pause)
-                        .map_err(|e| StoreError::Engine { operation: "set_pause", source: Box::new(e) })?;
-                    command.arg("HSET").arg(self.key(partition, "pauses")).arg(target.key()).arg(json);
-                }
-                None => {
-                    command.arg("HDEL").arg(self.key(partition, "pauses")).arg(target.key());
-                }
-            }
-            self.link.query::<()>("set_pause", &command).await?;
-        }
-        if let (PauseTarget::Queue(queue), None) = (target, pause) {
-            self.wake(&[queue.as_str()]).await;
-        }
-        Ok(())
+        pauses::set(self, target, pause).await
+    }
+
+    async fn hold(&self, target: &PauseTarget, length: PauseLength, reason: &str) -> Result<Option<Pause>> {
+        pauses::hold(self, target, length, reason).await
     }
 
     async fn pauses(&self) -> Result<Vec<Paused>> {
-        let mut kept = Cmd::new();
-        kept.arg("HGETALL").arg(self.key(0, "pauses"));
-        let kept: Vec<(String, String)> = self.link.query("pauses", &kept).await?;
-        if kept.is_empty() {
-            return Ok(Vec::new());
-        }
-        let now = replies::read::<u64>(scripts::NOW.name, self.run(0, &scripts::NOW, &[]).await?)?;
-        let pause = |(key, json): &(String, String)| {
-            Paused::new(PauseTarget::parse(key)?, serde_json::from_str::<Pause>(json).ok()?, now)
-        };
-        let mut pauses: Vec<Paused> = kept.iter().filter_map(pause).collect();
-        pauses.sort_by(|a, b| a.target.cmp(&b.target));
-        Ok(pauses)
+        pauses::all(self).await
     }
 
-    async fn draw(&self, draws: &[Draw]) -> Result<Option<Duration>> {
-        if draws.is_empty() {
-            return Ok(None);
-        }
-        let arguments: Vec<String> = draws.iter().flat_map(|d| [d.name.clone(), d.cost_us().to_string()]).collect();
-        let wait: u64 = replies::read(scripts::DRAW.name, self.run_texts(0, &scripts::DRAW, &arguments).await?)?;
-        Ok(Some(Duration::from_micros(wait)).filter(|wait| !wait.is_zero()))
+    async fn admit(&self, entry: &Entry) -> Result<Admission> {
+        pauses::admit(self, entry).await
+    }
+
+    async fn answered(&self, call: &ProviderPart, at: Timestamp) -> Result<Vec<PauseTarget>> {
+        pauses::answered(self, call, at).await
     }
 
     async fn presence(&self, presence: &Presence, gone: bool) -> Result<()> {

@@ -6,7 +6,8 @@
 //! - `lanes`: whose turn it is
 //! - `jobs`: claim, extend, report, release, promote, reclaim
 //! - `commits`: submit, take outcomes, commit, discard, replay
-//! - `reads`: tasks, lists, statistics, events, pauses, presence
+//! - `pauses`: pauses, and calls that are let through beside them
+//! - `reads`: tasks, lists, statistics, events, presence
 //! - `sql`: short forms for statements
 
 mod schema;
@@ -14,6 +15,7 @@ mod writer;
 mod lanes;
 mod jobs;
 mod commits;
+mod pauses;
 mod reads;
 mod sql;
 
@@ -23,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use refile_core::TaskId;
+use refile_core::{TaskId, Timestamp};
 use rusqlite::{Connection, ErrorCode, Transaction};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
@@ -31,9 +33,9 @@ use tokio::time::{Instant, timeout};
 use crate::envelope::encode;
 use crate::error::StoreError;
 use crate::model::{
-    Claim, ClaimRequest, Commit, Committed, Cursor, Draw, Filter, JobView, Lease, LeaseState, LoggedEvent, Page, Pause,
-    PauseTarget, Paused, Presence, Promoted, Quarantined, Receipt, Reclaimed, Report, Reported, Stats, Submitted,
-    TakeRequest, Taken, Versioned,
+    Admission, Claim, ClaimRequest, Commit, Committed, Cursor, Entry, Filter, JobView, Lease, LeaseState, LoggedEvent,
+    Page, Pause, PauseLength, PauseTarget, Paused, Presence, Promoted, ProviderPart, Quarantined, Receipt, Reclaimed,
+    Report, Reported, Stats, Submitted, TakeRequest, Taken, Versioned,
 };
 use crate::{Observer, Result, Store};
 use commits::{Prepared, until};
@@ -279,18 +281,32 @@ impl Store for SqliteStore {
         self.read("events", move |conn| reads::events(conn, after, max)).await
     }
 
+    async fn now(&self) -> Result<Timestamp> {
+        Ok(Timestamp(now()))
+    }
+
     async fn set_pause(&self, target: &PauseTarget, pause: Option<&Pause>) -> Result<()> {
         let (target, pause) = (target.clone(), pause.cloned());
-        self.write("set_pause", move |tx| reads::set_pause(tx, &target, pause.as_ref())).await
+        self.write("set_pause", move |tx| pauses::set(tx, &target, pause.as_ref())).await
+    }
+
+    async fn hold(&self, target: &PauseTarget, length: PauseLength, reason: &str) -> Result<Option<Pause>> {
+        let (target, reason) = (target.clone(), reason.to_owned());
+        self.write("hold", move |tx| pauses::hold(tx, &target, length, &reason)).await
     }
 
     async fn pauses(&self) -> Result<Vec<Paused>> {
-        self.read("pauses", |conn| reads::pauses(conn, now())).await
+        self.read("pauses", |conn| pauses::all(conn, now())).await
     }
 
-    async fn draw(&self, draws: &[Draw]) -> Result<Option<Duration>> {
-        let draws = draws.to_vec();
-        self.write("draw", move |tx| reads::draw(tx, &draws)).await
+    async fn admit(&self, entry: &Entry) -> Result<Admission> {
+        let entry = entry.clone();
+        self.write("admit", move |tx| pauses::admit(tx, &entry)).await
+    }
+
+    async fn answered(&self, call: &ProviderPart, at: Timestamp) -> Result<Vec<PauseTarget>> {
+        let call = call.clone();
+        self.write("answered", move |tx| pauses::answered(tx, &call, at)).await
     }
 
     async fn presence(&self, presence: &Presence, gone: bool) -> Result<()> {

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use refile_core::decide::Notice;
 use refile_core::{Task, TaskId, Timestamp};
@@ -12,10 +11,7 @@ use super::schema;
 use super::sql::{self, all, one, run};
 use super::writer::Tx;
 use crate::envelope::{DecodeError, decode};
-use crate::model::{
-    Cursor, Draw, Filter, JobView, LoggedEvent, Page, Pause, PauseTarget, Paused, Presence, Quarantined, Stats,
-    Versioned,
-};
+use crate::model::{Cursor, Filter, JobView, LoggedEvent, Page, Presence, Quarantined, Stats, Versioned};
 
 /// Who said nothing for so long is forgotten, in milliseconds.
 const FORGOTTEN_MS: u64 = 60_000;
@@ -180,20 +176,6 @@ pub(super) fn events(conn: &Connection, after: i64, max: usize) -> Result<Vec<Lo
     Ok(events)
 }
 
-/// What is paused.
-pub(super) fn pauses(conn: &Connection, now: u64) -> Result<Vec<Paused>> {
-    let sql = "SELECT target, until, reason, tries FROM pauses";
-    let found = all(conn, sql, [], |row| {
-        let target = PauseTarget::parse(row.get_ref(0)?.as_str()?);
-        let until = row.get::<_, Option<u64>>(1)?.map(Timestamp);
-        Ok((target, Pause { until, reason: row.get(2)?, tries: row.get(3)? }))
-    })?;
-    let mut pauses: Vec<Paused> =
-        found.into_iter().filter_map(|(target, pause)| Paused::new(target?, pause, now)).collect();
-    pauses.sort_by(|a, b| a.target.cmp(&b.target));
-    Ok(pauses)
-}
-
 /// Jobs and outcomes that wait for an operator.
 pub(super) fn quarantined(conn: &Connection) -> Result<Vec<Quarantined>> {
     let sql = "SELECT 'job:' || task || '/' || phase, task, phase, 'job', reason FROM jobs WHERE place = 'quarantined'
@@ -208,43 +190,6 @@ pub(super) fn quarantined(conn: &Connection) -> Result<Vec<Quarantined>> {
             reason: row.get::<_, Option<String>>(4)?.unwrap_or_default(),
         })
     })
-}
-
-/// Pauses a target, or resumes it.
-pub(super) fn set_pause(tx: &mut Tx<'_>, target: &PauseTarget, pause: Option<&Pause>) -> Result<()> {
-    match pause {
-        Some(Pause { until, reason, tries }) => {
-            let until = until.map(|at| i64::try_from(at.0).unwrap_or(i64::MAX));
-            let sql = "INSERT INTO pauses (target, until, reason, tries) VALUES (?1, ?2, ?3, ?4)
-                ON CONFLICT DO UPDATE SET until = ?2, reason = ?3, tries = ?4";
-            run(tx.conn, sql, params![target.key(), until, reason, tries])?;
-        }
-        None => {
-            run(tx.conn, "DELETE FROM pauses WHERE target = ?1", [target.key()])?;
-        }
-    }
-    // Whoever waits counts on the end of the pause that was there.
-    tx.wakes_claims = true;
-    Ok(())
-}
-
-/// Takes of what there is only so much a minute. `full_at` is when the minute's worth will be there again, in microseconds.
-pub(super) fn draw(tx: &mut Tx<'_>, draws: &[Draw]) -> Result<Option<Duration>> {
-    let (mut wait, mut after) = (0, Vec::with_capacity(draws.len()));
-    for draw in draws {
-        let kept = one(tx.conn, "SELECT full_at FROM draws WHERE name = ?1", [&draw.name], |row| row.get::<_, u64>(0))?;
-        let (full_at, needed) = draw.after(kept.unwrap_or(0), tx.now_us);
-        wait = wait.max(needed);
-        after.push((&draw.name, full_at));
-    }
-    if wait > 0 {
-        return Ok(Some(Duration::from_micros(wait)));
-    }
-    for (name, full_at) in after {
-        let sql = "INSERT INTO draws (name, full_at) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET full_at = ?2";
-        run(tx.conn, sql, params![name, full_at])?;
-    }
-    Ok(None)
 }
 
 /// Notes that a process lives, or that it leaves. `bytes` is the encoded presence.

@@ -7,14 +7,15 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 /// The version of the tables below, as the file's `user_version`.
-const VERSION: i64 = 3;
+const VERSION: i64 = 4;
 
 /// How long a statement waits for another process's transaction.
 const BUSY: Duration = Duration::from_secs(5);
 
 /// Every table and index. A job's row outlives the job: its fence must not start again from 0. `due` is since when a
 /// queued job is ready, when a delayed one is, and when a lease runs out. `rings` holds the lanes that have ready jobs, and whose
-/// turn it is: the smallest `turn`. `turns` holds the last turn of each ring, and by a queue's name how many were claimed.
+/// turn it is: the smallest `turn`. `turns` holds the last turn of each ring, and by a queue's name how many were claimed. A
+/// pause's `probe` is until when one call has the provider to itself.
 const TABLES: &str = "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 
@@ -84,8 +85,13 @@ CREATE TABLE events (
 
 CREATE TABLE turns (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE counts (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-CREATE TABLE pauses (target TEXT PRIMARY KEY, until INTEGER, reason TEXT NOT NULL, tries INTEGER NOT NULL)
-    STRICT, WITHOUT ROWID;
+CREATE TABLE pauses (
+    target TEXT PRIMARY KEY,
+    until INTEGER,
+    reason TEXT NOT NULL,
+    tries INTEGER NOT NULL,
+    probe INTEGER
+) STRICT, WITHOUT ROWID;
 CREATE TABLE draws (name TEXT PRIMARY KEY, full_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE workers (id TEXT PRIMARY KEY, seen INTEGER NOT NULL, presence BLOB NOT NULL) STRICT, WITHOUT ROWID;
 ";

@@ -23,11 +23,13 @@ macro_rules! conformance {
                 a_delayed_job_waits_for_its_time,
                 a_job_that_nobody_survives_is_poison,
                 a_cancelled_task_takes_its_worker_off,
-                a_paused_queue_hands_nothing_out,
+                a_waiting_claim_is_woken_by_another_handle;
+            pausing: a_paused_queue_hands_nothing_out,
                 a_pause_ends_by_itself,
                 a_pause_of_a_provider_is_kept_until_it_is_ended,
-                what_there_is_a_minute_is_shared,
-                a_waiting_claim_is_woken_by_another_handle;
+                a_provider_is_held_for_as_long_as_the_longest_says,
+                after_a_pause_one_call_goes_first,
+                what_there_is_a_minute_is_shared;
             deciding: a_commit_is_all_or_nothing,
                 a_stale_fence_is_refused,
                 a_commit_raises_each_fence_once,

@@ -3,6 +3,7 @@
 pub(crate) mod kit;
 pub(crate) mod submitting;
 pub(crate) mod working;
+pub(crate) mod pausing;
 pub(crate) mod deciding;
 pub(crate) mod damage;
 pub(crate) mod watching;

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use refile_core::decide::submission::NewTask;
-use refile_core::{Policy, Priority, Queue, TaskState, Timestamp};
+use refile_core::{Policy, Priority, Queue, TaskState};
 use refile_store::{
-    Claim, ClaimRequest, Committed, Draw, Happening, LeaseState, Limits, Pause, PauseTarget, Paused, Place, Promoted,
-    ProviderPart, Reclaimed, Reported, Store,
+    Claim, ClaimRequest, Committed, Happening, LeaseState, Limits, Place, Promoted, Reclaimed, Reported, Store,
 };
 
 use super::kit::*;
@@ -152,15 +151,16 @@ pub(crate) async fn a_limit_of_an_agent_or_a_provider_holds(harness: &impl Harne
     let store = harness.store().await;
     add(&store, &["a", "b", "c"]).await;
     let agent = claim_one_of(&store).await;
-    let limits = |named: &[(&str, u32)], providers: &[(&str, &str)]| {
+    let limits = |named: &[(&str, u32)], providers: &[&str]| {
         let named = named.iter().map(|(name, most)| ((*name).to_owned(), *most)).collect();
-        let providers = providers.iter().map(|(who, name)| ((*who).to_owned(), (*name).to_owned())).collect();
+        let providers = [(agent.clone(), providers.iter().map(|name| (*name).to_owned()).collect())].into();
         Arc::new(Limits { named, each_repository: None, providers })
     };
     let by_agent = limits(&[(&agent, 1)], &[]);
-    let by_provider = limits(&[("provider:p", 2)], &[(&agent, "provider:p")]);
+    let by_provider = limits(&[("provider:p", 2)], &["provider:p"]);
+    let by_one_of_two = limits(&[("provider:p", 3), ("provider:q", 2)], &["provider:p", "provider:q"]);
     let by_workflow = limits(&[("workflow:change", 3)], &[]);
-    for (limits, most) in [(by_agent, 1), (by_provider, 2), (by_workflow, 3)] {
+    for (limits, most) in [(by_agent, 1), (by_provider, 2), (by_one_of_two, 2), (by_workflow, 3)] {
         let claims = store.claim(&ClaimRequest { limits: limits.clone(), ..request("w", 9, LONG) }).await.unwrap();
         assert_eq!(claims.len(), most, "{limits:?}");
         store.release(&claims.into_iter().map(|c| c.lease).collect::<Vec<_>>()).await.unwrap();
@@ -379,87 +379,6 @@ pub(crate) async fn a_cancelled_task_takes_its_worker_off(harness: &impl Harness
     assert!(store.jobs(&id("a")).await.unwrap().is_empty());
     assert!(claim(&store, "w", 10, LONG).await.is_empty());
     assert_eq!(store.stats().await.unwrap().leases.get(&Queue::Code), Some(&1));
-}
-
-fn part(provider: &str, model: Option<&str>, key: Option<&str>) -> ProviderPart {
-    ProviderPart { provider: provider.to_owned(), model: model.map(str::to_owned), key: key.map(str::to_owned) }
-}
-
-fn paused(target: &PauseTarget, until: Option<u64>, holds: bool) -> Paused {
-    Paused { target: target.clone(), pause: pause(until), holds }
-}
-
-fn pause(until: Option<u64>) -> Pause {
-    Pause { until: until.map(Timestamp), reason: "ann: lunch".to_owned(), tries: 3 }
-}
-
-pub(crate) async fn a_paused_queue_hands_nothing_out(harness: &impl Harness) {
-    let (store, other) = (harness.store().await, harness.store().await);
-    add(&store, &["a"]).await;
-    let (queue, provider) = (PauseTarget::Queue(Queue::Code), PauseTarget::Provider(part("p:1", Some("a/m:7b"), None)));
-    store.set_pause(&queue, Some(&pause(None))).await.unwrap();
-    store.set_pause(&provider, Some(&pause(Some(u64::MAX / 4)))).await.unwrap();
-    assert!(claim(&other, "w", 10, LONG).await.is_empty());
-    assert_eq!(job(&other, "a").await.place, Place::Queued);
-    let expected = [paused(&queue, None, true), paused(&provider, Some(u64::MAX / 4), true)];
-    assert_eq!(other.pauses().await.unwrap(), expected);
-    // A claim that waits gets the job when the queue is resumed.
-    let waiting = {
-        let other = other.clone();
-        let request = ClaimRequest { wait: LONG, ..request("w", 1, LONG) };
-        tokio::spawn(async move { other.claim(&request).await.unwrap() })
-    };
-    store.set_pause(&queue, None).await.unwrap();
-    assert_eq!(in_time("the claim", waiting).await.unwrap().len(), 1);
-    store.set_pause(&provider, None).await.unwrap();
-    assert!(store.pauses().await.unwrap().is_empty());
-}
-
-pub(crate) async fn a_pause_of_a_provider_is_kept_until_it_is_ended(harness: &impl Harness) {
-    let (store, other) = (harness.store().await, harness.store().await);
-    let whole = PauseTarget::Provider(part("p", None, None));
-    let call = PauseTarget::Provider(part("p", Some("a/m:7b"), Some("0f")));
-    store.set_pause(&whole, Some(&pause(None))).await.unwrap();
-    store.set_pause(&call, Some(&pause(Some(1)))).await.unwrap();
-    let expected = [paused(&whole, None, true), paused(&call, Some(1), false)];
-    assert_eq!(other.pauses().await.unwrap(), expected);
-    other.set_pause(&call, None).await.unwrap();
-    assert_eq!(store.pauses().await.unwrap(), expected[..1]);
-    // A person's ends with its time.
-    other.set_pause(&whole, Some(&pause(Some(1)))).await.unwrap();
-    assert!(store.pauses().await.unwrap().is_empty());
-}
-
-pub(crate) async fn what_there_is_a_minute_is_shared(harness: &impl Harness) {
-    let (store, other) = (harness.store().await, harness.store().await);
-    let draw = |name: &str, amount| Draw { name: name.to_owned(), amount, per_minute: 6 };
-    for handle in [&store, &other, &store] {
-        assert_eq!(handle.draw(&[draw("calls", 2)]).await.unwrap(), None);
-    }
-    // One comes back every ten seconds; all or nothing is taken.
-    let wait = other.draw(&[draw("tokens", 6), draw("calls", 1)]).await.unwrap().expect("there is nothing left");
-    assert!(wait > Duration::from_secs(5) && wait <= Duration::from_secs(10), "{wait:?}");
-    assert_eq!(
-        other.draw(&[draw("tokens", 1_000)]).await.unwrap(),
-        None,
-        "more than there ever is goes when all is there"
-    );
-    assert!(store.draw(&[draw("tokens", 1)]).await.unwrap().is_some());
-    assert_eq!(store.draw(&[]).await.unwrap(), None);
-}
-
-pub(crate) async fn a_pause_ends_by_itself(harness: &impl Harness) {
-    let store = harness.store().await;
-    add(&store, &["a", "b"]).await;
-    let queue = PauseTarget::Queue(Queue::Code);
-    store.set_pause(&queue, Some(&pause(Some(1)))).await.unwrap();
-    assert!(store.pauses().await.unwrap().is_empty());
-    assert_eq!(claim(&store, "w", 1, LONG).await.len(), 1);
-    let soon = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64 + 200;
-    store.set_pause(&queue, Some(&pause(Some(soon)))).await.unwrap();
-    let request = ClaimRequest { wait: LONG, ..request("w", 1, LONG) };
-    assert_eq!(in_time("the claim", store.claim(&request)).await.unwrap().len(), 1);
-    assert!(store.pauses().await.unwrap().is_empty());
 }
 
 pub(crate) async fn a_waiting_claim_is_woken_by_another_handle(harness: &impl Harness) {

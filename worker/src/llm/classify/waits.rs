@@ -36,17 +36,20 @@ pub fn retry_after(text: &str, now: Duration) -> Option<u64> {
 /// When the limit that is used up is reset: the last of those of which nothing remains, else the last of all, since
 /// nothing says which it is.
 pub(super) fn reset(headers: &BTreeMap<String, String>, now: Duration) -> Option<u64> {
-    let mut of_all: Option<u64> = None;
-    let mut of_used_up: Option<u64> = None;
-    for (name, value) in headers {
-        let Some(of_remaining) = remaining_beside(name) else { continue };
-        let Some(wait) = moment(value.trim(), now) else { continue };
-        of_all = of_all.max(Some(wait));
-        if headers.get(&of_remaining).is_some_and(|left| left.trim() == "0") {
-            of_used_up = of_used_up.max(Some(wait));
-        }
-    }
-    of_used_up.or(of_all)
+    used_up(headers, now).or_else(|| resets(headers, now).map(|(wait, _)| wait).max())
+}
+
+/// When the last of the limits of which nothing remains is reset.
+pub(super) fn used_up(headers: &BTreeMap<String, String>, now: Duration) -> Option<u64> {
+    resets(headers, now).filter_map(|(wait, remaining)| remaining.filter(|left| *left == "0").map(|_| wait)).max()
+}
+
+/// In how long each limit is reset, and how much of it remains.
+fn resets(headers: &BTreeMap<String, String>, now: Duration) -> impl Iterator<Item = (u64, Option<&str>)> {
+    headers.iter().filter_map(move |(name, value)| {
+        let remaining = headers.get(&remaining_beside(name)?).map(|text| text.trim());
+        Some((moment(value.trim(), now)?, remaining))
+    })
 }
 
 /// The header that says how much remains of what this header resets, where it is such a header:
@@ -185,9 +188,9 @@ mod tests {
             ("anthropic-ratelimit-input-tokens-remaining", "0"),
             ("anthropic-ratelimit-input-tokens-reset", "2015-10-21T07:26:50Z"),
         ]);
-        assert_eq!(reset(&all, NOW), Some(10_000));
+        assert_eq!((reset(&all, NOW), used_up(&all, NOW)), (Some(10_000), Some(10_000)));
         all.insert("anthropic-ratelimit-input-tokens-remaining".to_owned(), "1".to_owned());
-        assert_eq!(reset(&all, NOW), Some(40_000));
+        assert_eq!((reset(&all, NOW), used_up(&all, NOW)), (Some(40_000), None));
         let of_openai = [
             ("x-ratelimit-remaining-requests", "0"),
             ("x-ratelimit-reset-requests", "6m0s"),

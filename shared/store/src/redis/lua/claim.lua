@@ -1,7 +1,8 @@
 -- Claims jobs.
 --
 -- ARGV   owner, most jobs, lease in ms, limits (MessagePack, or the empty string for none), then the queues in order
---        limits: room by name, room of a repository that is not named (or -1), provider by agent or reviewer
+--        limits: room by name, room of a repository that is not named (or -1), list of
+--        providers by agent or reviewer
 -- Result {now in ms; for each: task/phase, entry, job; the queues that have more; for each: record, description, where
 --         they are few: large values are slow here, and many are read beside the script}
 --
@@ -32,11 +33,15 @@ local function limited_names(lane)
     room[repository] = anywhere
   end
   local names = {}
-  for _, name in ipairs({repository, 'workflow:' .. (workflow or ''), who or '', providers[who or ''] or ''}) do
-    if room[name] then
-      names[#names + 1] = name
+  local function add_all(all)
+    for _, name in ipairs(all) do
+      if room[name] then
+        names[#names + 1] = name
+      end
     end
   end
+  add_all({repository, 'workflow:' .. (workflow or ''), who or ''})
+  add_all(providers[who or ''] or {})
   return names
 end
 

@@ -23,11 +23,12 @@
 --   counts, depth        hashes: counters and gauges; ready jobs by <queue>:<priority>
 --   events, events:lines stream: the event log, an entry for each call: how many lines -> JSON list of {task, time, notices};
 --                        and how many lines there are
---   pauses, quarantine   hashes
+--   pauses, quarantine   hashes; pauses of providers are kept in the first partition alone
 --   meta                 hash: epoch, schema, beat, generation (how often partitions were added), partitions,
 --                        growing (what partitions are to be, while some are added)
 -- Of the first partition only:
 --   workers, workers:seen  hash and sorted set of processes
+--   probes               hash: pause of a provider -> until when a call has it to itself that tries whether it is over
 --   draws                hash: of what there is so much a minute: when a minute's worth will be there again, in microseconds
 --   permits, held        sorted set of <name> RS <lease> by the time at which it runs out; hash of how many by name
 --
