@@ -9,17 +9,20 @@
 //! - [`threshold`]: `0.7` or `"q20"` as a value
 //! - [`inputs`]: what a reviewer is given to judge by
 //! - [`prices`]: what models cost
+//! - [`forge`]: GitHub, Gitea, Forgejo or GitLab
 
 pub mod duration;
 pub mod threshold;
 pub mod inputs;
 pub mod prices;
+pub mod forge;
 pub mod schema;
 mod load;
 mod reviewers;
 pub mod show;
 
 pub use duration::Span;
+pub use forge::{ForgeKind, ForgeSection, Merging};
 pub use inputs::{Answer, Input, Require};
 pub use load::{ConfigError, FILE_NAME, Override, load};
 pub use prices::{Price, Prices};

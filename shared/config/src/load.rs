@@ -213,6 +213,7 @@ fn validate(config: &Config) -> Result<(), String> {
         crate::inputs::check(&format!("reviewers.{name}"), reviewer)?;
     }
     crate::prices::check(&config.prices)?;
+    crate::forge::check(&config.forge)?;
     validate_limits(config)?;
     if p.budget.cost_usd.is_some_and(|usd| !usd.is_finite() || usd < 0.0) {
         return Err("policy.budget.cost_usd must be 0 or more".to_owned());

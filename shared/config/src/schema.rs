@@ -10,6 +10,7 @@ use refile_core::verdict::Format;
 use serde::{Deserialize, Serialize};
 
 use crate::duration::Span;
+use crate::forge::{ForgeSection, Merging};
 use crate::inputs::{Input, Require};
 use crate::prices::Prices;
 use crate::threshold::Threshold;
@@ -44,6 +45,8 @@ pub struct Config {
     pub gates: Vec<Gate>,
     /// How an approved change comes to the base branch.
     pub land: Land,
+    /// The forge that the repositories lie on.
+    pub forge: ForgeSection,
     /// The folder that relative paths start from: that of the file.
     #[serde(skip)]
     pub dir: PathBuf,
@@ -65,6 +68,7 @@ impl Default for Config {
             prices: Prices::new(),
             gates: Vec::new(),
             land: Land::default(),
+            forge: ForgeSection::default(),
             dir: PathBuf::from("."),
         }
     }
@@ -488,6 +492,8 @@ pub enum Strategy {
     /// As one commit.
     #[default]
     Squash,
+    /// By a pull request on the forge.
+    PullRequest,
 }
 
 /// How an approved change comes to the base branch.
@@ -496,6 +502,8 @@ pub enum Strategy {
 pub struct Land {
     /// As what.
     pub strategy: Strategy,
+    /// Who merges a pull request: `manual` for people, `auto` for the fleet.
+    pub merge: Merging,
 }
 
 impl Config {
