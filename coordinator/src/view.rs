@@ -68,6 +68,8 @@ pub struct TaskDetail {
     pub escalations: Vec<EscalationView>,
     /// The commit on the base branch.
     pub landed: Option<String>,
+    /// Its pull request, where it lands by one.
+    pub pull_request: Option<refile_core::task::PullRequest>,
     /// What agents and reviewers used up.
     pub spent: Usage,
 }
@@ -176,6 +178,7 @@ pub fn detail(task: &Task, jobs: Vec<JobView>, carry: Carry) -> TaskDetail {
         attempts,
         jobs,
         escalations: task.escalations.iter().map(|e| escalation(task, e)).collect(),
+        pull_request: task.phases.iter().find_map(|p| p.pull_request.clone()),
         landed: task.phases.iter().find_map(|p| p.approval.as_ref()?.landed.clone()),
         spent: task.spent,
     }

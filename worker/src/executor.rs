@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use refile_config::schema::Strategy;
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::policy::ContinueFrom;
 use refile_core::prompt::prompt;
 use refile_core::task::{Job, Review, Usage};
 use refile_core::verdict::Verdict;
 use refile_core::{Outcome, Phase, Queue};
+use refile_forge::Forges;
 use refile_store::Claim;
 
 use crate::backpressure::{Backpressure, Room};
 use crate::code::{CodeJob, code};
+use crate::land::pull_request::propose;
 use crate::land::{LandJob, land};
 use crate::pool::Execute;
 use crate::review::{ReviewJob, review};
@@ -23,6 +26,7 @@ use crate::workspace::Site;
 pub(crate) struct AtWork {
     pub(crate) worker: Worker,
     pub(crate) backpressure: Arc<Backpressure>,
+    pub(crate) forges: Forges,
 }
 
 #[async_trait]
@@ -32,6 +36,9 @@ impl Execute for AtWork {
     }
 
     async fn execute(&self, claim: &Claim) -> Outcome {
+        if claim.queue == Queue::Land && self.worker.config.land.strategy == Strategy::PullRequest {
+            return proposal(&self.worker, &self.forges, claim).await;
+        }
         execute(&self.worker, claim).await
     }
 }
@@ -111,6 +118,28 @@ async fn landing(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>) 
         return cannot(claim, "nothing was approved".to_owned());
     };
     land(&LandJob { site, approval, change, gates: &worker.config.gates }).await
+}
+
+/// A landing by a pull request.
+async fn proposal(worker: &Worker, forges: &Forges, claim: &Claim) -> Outcome {
+    let lease = &claim.lease;
+    let phase = claim.task.phase(&lease.phase).filter(|phase| phase.job == Some(Job::Land));
+    let change = phase.and_then(|phase| phase.attempt()?.change.as_ref());
+    let (Some(approval), Some(change)) = (phase.and_then(|phase| phase.approval.as_ref()), change) else {
+        return cannot(claim, "nothing was approved".to_owned());
+    };
+    let shelf = worker.artifacts.shelf(&lease.task, &lease.phase, claim.attempt, lease.fence);
+    let site = Site {
+        workspace: &worker.workspace,
+        shelf: &shelf,
+        task: &claim.task,
+        phase: &lease.phase,
+        attempt: claim.attempt,
+        fence: lease.fence,
+        config_dir: &worker.config.dir,
+    };
+    let job = LandJob { site, approval, change, gates: &worker.config.gates };
+    propose(&job, forges, worker.config.land.merge).await
 }
 
 /// The outcome of a job that this worker cannot do. Not charged; after some tries a person is asked.

@@ -4,6 +4,8 @@
 //! searched for the task's trailer: a worker that crashed after its push, or that was believed dead and was not, has
 //! left it there.
 
+pub mod pull_request;
+
 use refile_config::Gate;
 use refile_core::Outcome;
 use refile_core::failure::{Failure, FailureKind};

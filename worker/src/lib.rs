@@ -12,7 +12,7 @@
 //! - [`judge`]: what a reviewer is given, and how a command or a model is asked
 //! - [`llm`]: the providers' wire formats
 //! - [`review`](mod@review): a `review` job from the change to its outcome
-//! - [`land`](mod@land): a `land` job: an approved change becomes one commit on the base branch
+//! - [`land`](mod@land): a `land` job: an approved change becomes one commit on the base branch, or a pull request
 //!
 //! And what runs them:
 //! - [`backpressure`]: what the whole fleet knows of its providers

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use refile_config::Config;
 use refile_config::schema::ReviewerType;
 use refile_core::Queue;
+use refile_forge::Forges;
 use refile_store::artifacts::Artifacts;
 use refile_store::{Limits, Store};
 use refile_telemetry::{Health, Metrics};
@@ -87,7 +88,7 @@ impl Worker {
             concurrency: worker.concurrency,
             lease: worker.config.workers.lease.0,
             grace: worker.config.workers.grace.0,
-            agent: Arc::new(AtWork { worker, backpressure }),
+            agent: Arc::new(AtWork { forges: Forges::new(worker.config.clone()), worker, backpressure }),
         }
     }
 }

@@ -11,7 +11,8 @@ use refile_core::{Event, Policy, Refusal, TaskState};
 
 const PROPOSED: &str = "coded; approved 0.9; opened";
 
-const CHANGED: &str = "coding #2, open: count reviews_total{human,needs_changes}, count refiles_total{review}, enqueue code #2";
+const CHANGED: &str =
+    "coding #2, open: count reviews_total{human,needs_changes}, count refiles_total{review}, enqueue code #2";
 
 fn proposed(policy: Policy) -> World {
     let mut world = World::new(policy);
@@ -95,7 +96,10 @@ fn each_review_counts_once_and_several_make_one_rejection() {
     let both = vec![review("r1", "ann", "Name the port."), review("r2", "bob\u{202e}", "Say why.")];
     world.apply(&asked(both.clone())).expect("a refile");
     let rejection = world.focus().attempts[0].rejection.clone().expect("a rejection");
-    assert_eq!((rejection.required_change.as_str(), rejection.critique.as_str()), ("Name the port.", "human:bob: Say why."));
+    assert_eq!(
+        (rejection.required_change.as_str(), rejection.critique.as_str()),
+        ("Name the port.", "human:bob: Say why.")
+    );
     // While the next attempt goes on it is not the time; afterwards both have counted.
     assert!(matches!(world.apply(&asked(both.clone())), Err(Refusal::Stale(_))));
     world.run(PROPOSED);

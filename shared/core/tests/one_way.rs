@@ -53,7 +53,8 @@ fn faults(members: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
         };
         let ours = has.iter().filter_map(|name| name.strip_prefix("refile-"));
         faults.extend(ours.filter(|n| !allowed.contains(n)).map(|n| format!("{member} must not know refile-{n}")));
-        for (name, owners) in OWNED.iter().filter(|(name, owners)| !owners.contains(&&**member) && has.contains(*name)) {
+        for (name, owners) in OWNED.iter().filter(|(name, owners)| !owners.contains(&&**member) && has.contains(*name))
+        {
             faults.push(format!("{member} must not know {name}: only {} does", owners.join(", ")));
         }
     }

@@ -238,8 +238,13 @@ fn states() -> Vec<State> {
                     "build: forge changes new Name the port.",
                 )
                 .capped(Accept),
-                row("forge: changes requested", "attempt = cap, `reject`", "", "build: forge changes new Name the port.")
-                    .capped(Reject),
+                row(
+                    "forge: changes requested",
+                    "attempt = cap, `reject`",
+                    "",
+                    "build: forge changes new Name the port.",
+                )
+                .capped(Reject),
                 row("cancelled", "", "", "cancel"),
             ],
         },
