@@ -15,6 +15,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use axum::http::Method;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use common::{git, program, until};
 use fake::{Fake, PROJECT, TOKEN};
 use refile_config::ForgeKind;
@@ -92,8 +94,8 @@ impl Story {
     fn address(&self, fleet: usize) -> String {
         until("the fleet says where it serves", DEADLINE, || {
             let log = self.log(fleet);
-            let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            lines.filter_map(|line| Some(line["address"].as_str()?.to_owned())).next()
+            let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            lines.find_map(|line| Some(line["address"].as_str()?.to_owned()))
         })
     }
 
@@ -138,7 +140,9 @@ impl Story {
                 } else if kind.is_file() {
                     let bytes = std::fs::read(entry.path()).unwrap_or_default();
                     let holds = |secret: &str| bytes.windows(secret.len()).any(|part| part == secret.as_bytes());
-                    assert!(!holds(TOKEN) && !holds(SECRET), "{} holds a secret", entry.path().display());
+                    let basic = BASE64_STANDARD.encode(format!("x-access-token:{TOKEN}"));
+                    let is_clean = [TOKEN, SECRET, &basic].iter().all(|secret| !holds(secret));
+                    assert!(is_clean, "{} holds a secret", entry.path().display());
                 }
             }
         }
@@ -346,6 +350,23 @@ fn commits_of_somebody_else_on_the_branch_are_not_overwritten() {
     // They merge it as it is: that is their word.
     let commit = story.fake.world().merge(number, "ann", "by hand").unwrap();
     assert_eq!(story.ended(&id, "merged")["landed"], commit.as_str());
+}
+
+/// The repository has an address on the forge's own server, and git gets in with the token and nothing else.
+#[test]
+fn git_gets_in_over_http_with_the_token_from_the_environment() {
+    let mut story = Story::new(ForgeKind::Github, "", "merge = \"auto\"", "poll = \"1s\"");
+    let file = story.dir().join("refile.toml");
+    let address = format!("url = \"{}/acme/widgets.git\"", story.fake.url);
+    let config = std::fs::read_to_string(&file).unwrap().replace("url = \"origin.git\"", &address);
+    std::fs::write(&file, config.replace(&format!("project = \"{PROJECT}\"\n"), "")).unwrap();
+    story.up();
+    let id = story.submit("One");
+    story.ended(&id, "merged");
+    let origin = story.dir().join("origin.git");
+    assert_eq!(git(&origin, &["log", "-1", "--format=%(trailers:key=Refile-Task,valueonly)", "main"]), id);
+    assert!(story.fake.world().asked(&Method::POST, "/acme/widgets.git/git-receive-pack") > 0);
+    story.assert_nothing_leaked();
 }
 
 #[test]

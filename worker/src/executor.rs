@@ -26,7 +26,7 @@ use crate::workspace::Site;
 pub(crate) struct AtWork {
     pub(crate) worker: Worker,
     pub(crate) backpressure: Arc<Backpressure>,
-    pub(crate) forges: Forges,
+    pub(crate) forges: Arc<Forges>,
 }
 
 #[async_trait]

@@ -77,7 +77,9 @@ impl Worker {
     pub fn pool(self) -> Pool {
         let limits = Arc::new(limits(&self.config));
         let backpressure = Arc::new(Backpressure::new(self.store.clone(), self.config.clone(), limits));
-        let worker = Self { client: self.client.behind(backpressure.clone()), ..self };
+        let forges = Arc::new(Forges::new(self.config.clone()));
+        let workspace = self.workspace.clone().with_forges(forges.clone());
+        let worker = Self { client: self.client.behind(backpressure.clone()), workspace, ..self };
         Pool {
             store: worker.store.clone(),
             metrics: worker.metrics.clone(),
@@ -88,7 +90,7 @@ impl Worker {
             concurrency: worker.concurrency,
             lease: worker.config.workers.lease.0,
             grace: worker.config.workers.grace.0,
-            agent: Arc::new(AtWork { forges: Forges::new(worker.config.clone()), worker, backpressure }),
+            agent: Arc::new(AtWork { worker, backpressure, forges }),
         }
     }
 }

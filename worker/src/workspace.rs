@@ -2,8 +2,10 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use refile_core::{Task, TaskId};
+use refile_forge::Forges;
 use refile_store::artifacts::Shelf;
 
 use crate::git::{GitError, Mirror, Tree, names, tree};
@@ -13,6 +15,7 @@ use crate::process;
 #[derive(Debug, Clone)]
 pub struct Workspace {
     dir: PathBuf,
+    forges: Option<Arc<Forges>>,
 }
 
 /// Where a job is done and what it is about: what a job of every kind is given.
@@ -93,7 +96,13 @@ impl Workspace {
         refile_store::folder::make(dir).map_err(GitError::folder("make", dir))?;
         let dir = dir.canonicalize().map_err(GitError::folder("find", dir))?;
         tree::sweep(&dir.join("trees"));
-        Ok(Self { dir })
+        Ok(Self { dir, forges: None })
+    }
+
+    /// The same folder, where git gets in with the forges' tokens.
+    #[must_use]
+    pub fn with_forges(self, forges: Arc<Forges>) -> Self {
+        Self { forges: Some(forges), ..self }
     }
 
     /// The folder.
@@ -103,7 +112,8 @@ impl Workspace {
 
     /// The mirror of a repository.
     pub async fn mirror(&self, url: &str) -> Result<Mirror, GitError> {
-        Mirror::open(&self.dir.join("mirrors"), url).await
+        let login = self.forges.as_ref().and_then(|forges| forges.login(url));
+        Ok(Mirror::open(&self.dir.join("mirrors"), url).await?.with_login(login))
     }
 
     /// Whether a repository lies on this machine, or a mirror of it does.

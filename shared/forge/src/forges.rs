@@ -6,11 +6,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use refile_config::schema::Strategy;
 use refile_config::{Config, ForgeKind};
 use refile_core::failure::FailureKind;
 
 use crate::http::Http;
-use crate::{Forge, ForgeError, Place, Result, gitea, github, gitlab};
+use crate::{Forge, ForgeError, Login, Place, Result, gitea, github, gitlab};
 
 /// Reads an environment variable.
 type Environment = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
@@ -48,6 +49,16 @@ impl Forges {
             ForgeKind::Gitea => Arc::new(gitea::Gitea::new(http, &project)),
             ForgeKind::Gitlab => Arc::new(gitlab::GitLab::new(http, &project)),
         })
+    }
+
+    /// How git gets into a repository over HTTP, where the fleet lands by pull requests and has a token.
+    pub fn login(&self, repository: &str) -> Option<Login> {
+        if self.config.land.strategy != Strategy::PullRequest {
+            return None;
+        }
+        let place = Place::of(&self.config, repository).ok()?;
+        let token = (self.environment)(&place.token_env)?;
+        Login::new(place.kind, &place.api, repository, token.trim()).filter(|_| !token.trim().is_empty())
     }
 
     fn http(&self, kind: ForgeKind, api: &str, token_env: &str) -> Result<Arc<Http>> {

@@ -8,6 +8,7 @@
 //! - `http`: requests, pages, errors, and the forge's own limits
 //! - `github`, `gitea`, `gitlab`: the three wire formats
 //! - [`forges`]: the forges of a configuration, each with one client for the whole process
+//! - [`login`]: how git gets in over HTTP
 //! - [`text`]: what people read there, with what is not ours kept from meaning anything
 //! - [`webhook`]: whose word a webhook is
 
@@ -18,6 +19,7 @@ mod github;
 mod gitea;
 mod gitlab;
 pub mod forges;
+pub mod login;
 pub mod text;
 pub mod webhook;
 
@@ -28,6 +30,7 @@ use refile_core::event::HumanReview;
 
 pub use error::ForgeError;
 pub use forges::Forges;
+pub use login::Login;
 pub use place::Place;
 
 /// What comes of a call.

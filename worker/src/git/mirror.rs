@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use refile_forge::Login;
 use sha2::{Digest, Sha256};
 
 use super::GitError;
@@ -83,6 +84,12 @@ impl Mirror {
             std::fs::rename(&new, &dir).map_err(GitError::folder("make", &dir))?;
         }
         Ok(mirror)
+    }
+
+    /// The same mirror, with a login for its server.
+    #[must_use]
+    pub fn with_login(self, login: Option<Login>) -> Self {
+        Self { git: self.git.with_login(login), ..self }
     }
 
     /// Whether a folder holds the mirror of a repository already.

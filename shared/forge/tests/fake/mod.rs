@@ -4,14 +4,17 @@
 
 mod wire;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, Response, Uri};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use refile_config::ForgeKind;
 use serde_json::Value;
 
@@ -265,6 +268,48 @@ impl Fake {
     }
 }
 
+/// Git over HTTP, by git's own program; let in with the token alone.
+fn serve_git(repository: &Path, method: &Method, uri: &Uri, headers: &HeaderMap, body: &Bytes) -> Response<Body> {
+    let text = |name: &str| headers.get(name).map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default();
+    let given = text("authorization");
+    let given = given.strip_prefix("Basic ").and_then(|basic| BASE64_STANDARD.decode(basic).ok()).unwrap_or_default();
+    if !String::from_utf8_lossy(&given).ends_with(&format!(":{TOKEN}")) {
+        let refused = Response::builder().status(401).header("www-authenticate", "Basic realm=\"forge\"");
+        return refused.body(Body::empty()).unwrap();
+    }
+    let rest = uri.path().trim_start_matches("/acme/widgets.git");
+    let mut child = Command::new("git")
+        .arg("http-backend")
+        .env("GIT_PROJECT_ROOT", repository.parent().unwrap())
+        .env("PATH_INFO", format!("/{}{rest}", repository.file_name().unwrap().to_str().unwrap()))
+        .env("GIT_HTTP_EXPORT_ALL", "1")
+        .env("REMOTE_USER", "fleet")
+        .env("REQUEST_METHOD", method.as_str())
+        .env("QUERY_STRING", uri.query().unwrap_or_default())
+        .env("CONTENT_TYPE", text("content-type"))
+        .env("CONTENT_LENGTH", body.len().to_string())
+        .env("HTTP_CONTENT_ENCODING", text("content-encoding"))
+        .env("HTTP_GIT_PROTOCOL", text("git-protocol"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut stdin, body) = (child.stdin.take().unwrap(), body.clone());
+    let writing = std::thread::spawn(move || stdin.write_all(&body));
+    let out = child.wait_with_output().unwrap().stdout;
+    let _ = writing.join();
+    let end = out.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+    let mut response = Response::builder();
+    for line in String::from_utf8_lossy(&out[..end]).lines() {
+        let (name, value) = line.split_once(": ").unwrap();
+        response = match name {
+            "Status" => response.status(value.split(' ').next().unwrap().parse::<u16>().unwrap()),
+            name => response.header(name, value),
+        };
+    }
+    response.body(Body::from(out[end + 4..].to_vec())).unwrap()
+}
+
 async fn handle(
     State(world): State<Arc<Mutex<World>>>,
     method: Method,
@@ -272,6 +317,13 @@ async fn handle(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response<Body> {
+    if uri.path().starts_with("/acme/widgets.git/") {
+        let repository = world.lock().unwrap().repository.clone();
+        let response = serve_git(&repository, &method, &uri, &headers, &body);
+        let status = response.status().as_u16();
+        world.lock().unwrap().requests.push((method, uri.to_string(), status));
+        return response;
+    }
     let mut world = world.lock().unwrap();
     let path = uri.path_and_query().unwrap().to_string();
     let fault = world.faults.iter_mut().find(|f| f.times > 0 && f.method == method && path.contains(f.path));
