@@ -4,12 +4,18 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use refile_config::Config;
 use refile_core::{Task, TaskId};
 use refile_forge::Forges;
 use refile_store::artifacts::Shelf;
 
-use crate::git::{GitError, Mirror, Tree, names, tree};
+use crate::git::{self, GitError, Mirror, Tree, names, tree};
 use crate::process;
+
+/// Holds that a repository is there and has a branch, as the fleet of this configuration will see it.
+pub async fn require_branch(config: &Arc<Config>, url: &str, branch: &str) -> Result<(), GitError> {
+    git::require_branch(url, branch, Forges::new(config.clone()).login(url)).await
+}
 
 /// A worker's folder. Several processes may share one.
 #[derive(Debug, Clone)]
@@ -97,6 +103,12 @@ impl Workspace {
         let dir = dir.canonicalize().map_err(GitError::folder("find", dir))?;
         tree::sweep(&dir.join("trees"));
         Ok(Self { dir, forges: None })
+    }
+
+    /// The same folder, where git gets in as the fleet of this configuration does.
+    #[must_use]
+    pub fn with_config(self, config: &Arc<Config>) -> Self {
+        self.with_forges(Arc::new(Forges::new(config.clone())))
     }
 
     /// The same folder, where git gets in with the forges' tokens.

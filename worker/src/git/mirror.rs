@@ -47,10 +47,10 @@ fn short_hash(text: &str) -> String {
 }
 
 /// Holds that a repository is there and has a branch. Nothing of it is copied.
-pub async fn require_branch(url: &str, branch: &str) -> Result<(), GitError> {
+pub async fn require_branch(url: &str, branch: &str, login: Option<Login>) -> Result<(), GitError> {
     names::branch(branch)?;
     let folder = tempfile::tempdir().map_err(GitError::folder("make", &std::env::temp_dir()))?;
-    let mirror = Mirror::open(folder.path(), url).await?;
+    let mirror = Mirror::open(folder.path(), url).await?.with_login(login);
     let branches = match mirror.branches("").await {
         Ok(branches) => branches,
         Err(error) => return Err(mirror.explain(error, branch).await),
