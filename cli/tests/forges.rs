@@ -276,6 +276,36 @@ fn merged_by_the_fleet_on_gitlab() {
     merged_by_the_fleet(ForgeKind::Gitlab);
 }
 
+/// The base moves while people look at the pull request, so that they could not merge it any more.
+fn a_conflict_goes_back_to_the_coder(kind: ForgeKind) {
+    let mut story = Story::new(kind, "", "", "poll = \"1s\"");
+    story.up();
+    let id = story.submit("One");
+    let (number, _) = story.proposed(&id, 1);
+    let first = story.dir().join("first");
+    std::fs::write(first.join("work.txt"), "theirs\n").unwrap();
+    git(&first, &["add", "-A"]);
+    git(&first, &["commit", "-q", "-m", "by hand"]);
+    git(&first, &["push", "-q", "../origin.git", "main"]);
+    let (same, _) = story.proposed(&id, 2);
+    assert_eq!(same, number);
+    let task = story.show(&id);
+    let demand = "Rebase onto main and resolve conflicts before reopening";
+    assert_eq!(task["attempts"][0]["required_change"], demand);
+    story.fake.world().merge(number, "ann", "by hand").unwrap();
+    story.ended(&id, "merged");
+}
+
+#[test]
+fn a_conflict_goes_back_to_the_coder_on_github() {
+    a_conflict_goes_back_to_the_coder(ForgeKind::Github);
+}
+
+#[test]
+fn a_conflict_goes_back_to_the_coder_on_gitlab() {
+    a_conflict_goes_back_to_the_coder(ForgeKind::Gitlab);
+}
+
 #[test]
 fn a_person_who_closes_it_rejects_and_a_program_asks_a_person() {
     let mut story = Story::new(ForgeKind::Github, "", "", "poll = \"1s\"");

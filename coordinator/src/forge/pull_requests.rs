@@ -57,8 +57,10 @@ impl Watch<'_> {
         let news = match found.state {
             State::Merged { commit, by } => Some(News::Merged { commit, head: found.head, by }),
             State::Closed { by } => Some(News::Closed { by }),
-            State::Open if known.waits => self.of_open(forge.as_ref(), task, phase, known).await?,
-            State::Open => None,
+            State::Open { conflicts } if known.waits => {
+                self.of_open(forge.as_ref(), task, phase, known).await?.or(conflicts.then_some(News::Conflicts))
+            }
+            State::Open { .. } => None,
         };
         let Some(news) = news else { return Ok(()) };
         let merged = matches!(news, News::Merged { .. });

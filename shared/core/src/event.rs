@@ -73,6 +73,8 @@ pub enum News {
         /// The person who did it; nothing where it was a program or nobody knows.
         by: Option<String>,
     },
+    /// The base moved, and the forge says that it no longer goes onto it.
+    Conflicts,
     /// People asked for changes.
     ChangesRequested {
         /// What they said, oldest first.

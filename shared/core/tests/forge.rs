@@ -7,7 +7,7 @@ use refile_core::event::{HumanReview, News};
 use refile_core::policy::OnExhausted;
 use refile_core::prompt::{Carry, prompt};
 use refile_core::task::{AttemptOutcome, Cause};
-use refile_core::{Event, Policy, Refusal, TaskState};
+use refile_core::{Event, Policy, Queue, Refusal, TaskState};
 
 const PROPOSED: &str = "coded; approved 0.9; opened";
 
@@ -157,6 +157,17 @@ fn who_closed_it_makes_the_difference() {
     assert_eq!(world.task.escalations[0].reason.as_str(), "landing_failed");
     world.run("person retry; opened; forge merged");
     assert_eq!(world.task.state, TaskState::Merged);
+}
+
+#[test]
+fn a_conflict_on_the_forge_is_looked_into_and_does_not_go_on_for_ever() {
+    let mut world = proposed(Policy { max_land_failures: 3, ..Policy::default() });
+    let done = world.must("forge conflicts");
+    assert!(done.effects.iter().any(|e| matches!(e, refile_core::Effect::Enqueue { queue: Queue::Land, .. })));
+    world.run("opened; forge conflicts; opened; forge conflicts");
+    assert_eq!(world.task.escalations[0].reason.as_str(), "landing_failed");
+    world.run("person retry; opened; forge conflicts; conflict");
+    assert_eq!((world.task.state, world.focus().attempt_number()), (TaskState::Open, 2));
 }
 
 #[test]

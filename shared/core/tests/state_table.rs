@@ -85,6 +85,7 @@ const EVENTS: &[(&str, &str)] = &[
     ("forge: merged", "build: forge merged"),
     ("forge: closed by a person", "build: forge closed ann"),
     ("forge: closed, nobody knows by whom", "build: forge closed"),
+    ("forge: conflicts", "build: forge conflicts"),
     ("forge: changes requested", "build: forge changes new Name the port."),
     ("rebased", "build: rebased"),
     ("landing rejected", "build: conflict"),
@@ -230,6 +231,8 @@ fn states() -> Vec<State> {
                 row("forge: merged", "", "", "build: forge merged"),
                 row("forge: closed by a person", "", "", "build: forge closed ann"),
                 row("forge: closed, nobody knows by whom", "", "", "build: forge closed"),
+                row("forge: conflicts", "tries are left", "", "build: forge conflicts"),
+                row("forge: conflicts", "it was the last try", "", "build: forge conflicts").last_try(),
                 row("forge: changes requested", "attempt < cap", "", "build: forge changes new Name the port."),
                 row(
                     "forge: changes requested",

@@ -60,6 +60,8 @@ pub(crate) struct Pull {
     merged: bool,
     merge_commit_sha: Option<String>,
     merged_by: Option<User>,
+    #[serde(default)]
+    mergeable_state: Option<String>,
     pub(crate) head: Head,
 }
 
@@ -72,7 +74,8 @@ impl Pull {
         } else if self.state == "closed" {
             State::Closed { by: None }
         } else {
-            State::Open
+            // Gitea has no such field, and calls one that it still looks at not mergeable, as it calls one that conflicts.
+            State::Open { conflicts: self.mergeable_state.as_deref() == Some("dirty") }
         };
         PullRequest { number: self.number, url: self.html_url, head: self.head.sha, state }
     }

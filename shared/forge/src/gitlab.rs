@@ -54,6 +54,8 @@ struct MergeRequest {
     #[serde(default)]
     closed_by: Option<User>,
     #[serde(default)]
+    has_conflicts: bool,
+    #[serde(default)]
     source_branch: String,
 }
 
@@ -68,7 +70,7 @@ impl MergeRequest {
             }
             "closed" => State::Closed { by: self.closed_by.and_then(User::person) },
             // `locked` is on its way to be merged.
-            _ => State::Open,
+            _ => State::Open { conflicts: self.has_conflicts && self.state == "opened" },
         };
         PullRequest { number: self.iid, url: self.web_url, head, state }
     }

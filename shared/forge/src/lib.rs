@@ -66,7 +66,10 @@ pub struct PullRequest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// People have not decided yet.
-    Open,
+    Open {
+        /// Whether the forge is sure that it conflicts with its base.
+        conflicts: bool,
+    },
     /// It is on the base branch.
     Merged {
         /// The commit there.

@@ -14,7 +14,7 @@ use refile_core::failure::{Failure, FailureKind};
 use refile_forge::{Forge, Forges, Merge, Message, Proposal, State, Thread, Verdict, comment_once, propose};
 
 struct Place {
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     fake: Fake,
     forge: Arc<dyn Forge>,
     head: String,
@@ -22,8 +22,12 @@ struct Place {
 
 /// A commit on a branch of its own, on top of `main`.
 fn commit(dir: &Path, branch: &str, file: &str) -> String {
+    commit_text(dir, branch, file, file)
+}
+
+fn commit_text(dir: &Path, branch: &str, file: &str, text: &str) -> String {
     let main = git(dir, &["rev-parse", "--verify", "--quiet", "refs/heads/main"]).ok();
-    std::fs::write(dir.join("blob"), file).unwrap();
+    std::fs::write(dir.join("blob"), text).unwrap();
     let blob = git(dir, &["hash-object", "-w", "blob"]).unwrap();
     let entry = format!("100644,{blob},{file}");
     let index = ["update-index", "--add", "--cacheinfo", &entry];
@@ -58,7 +62,7 @@ fn place_with(kind: ForgeKind, token: Option<&str>) -> Place {
     let token = token.map(str::to_owned);
     let forges = Forges::with(Arc::new(config), move |_| token.clone());
     let forge = forges.of(&repository).unwrap();
-    Place { _dir: dir, fake, forge, head }
+    Place { dir, fake, forge, head }
 }
 
 fn proposal(title: &str) -> Proposal {
@@ -79,7 +83,7 @@ async fn one_branch_has_one_pull_request_that_is_updated() {
     for kind in ForgeKind::ALL {
         let Place { fake, forge, head, .. } = &place(kind);
         let first = propose(forge.as_ref(), &proposal("one")).await.unwrap();
-        assert_eq!((first.state, &first.head), (State::Open, head), "{kind:?}");
+        assert_eq!((first.state, &first.head), (State::Open { conflicts: false }, head), "{kind:?}");
         let second = propose(forge.as_ref(), &proposal("two")).await.unwrap();
         assert_eq!(second.number, first.number);
         let world = fake.world();
@@ -171,6 +175,18 @@ async fn a_merge_is_bound_to_the_head_and_carries_the_message() {
 }
 
 #[tokio::test]
+async fn a_conflict_is_told_where_the_forge_is_sure() {
+    for kind in [ForgeKind::Github, ForgeKind::Gitlab] {
+        let Place { dir, fake, forge, .. } = &place(kind);
+        let number = propose(forge.as_ref(), &proposal("one")).await.unwrap().number;
+        assert_eq!(forge.pull_request(number).await.unwrap().state, State::Open { conflicts: false }, "{kind:?}");
+        commit_text(dir.path(), "main", "second.txt", "another second");
+        assert_eq!(forge.pull_request(number).await.unwrap().state, State::Open { conflicts: true }, "{kind:?}");
+        assert!(fake.world().merge(number, "ann", "by hand").is_err());
+    }
+}
+
+#[tokio::test]
 async fn it_is_told_who_merged_and_who_closed() {
     for kind in ForgeKind::ALL {
         let Place { fake, forge, .. } = &place(kind);
@@ -223,7 +239,7 @@ async fn what_has_not_changed_is_not_sent_again() {
     let Place { fake, forge, .. } = &place(ForgeKind::Github);
     let number = propose(forge.as_ref(), &proposal("one")).await.unwrap().number;
     for _ in 0..3 {
-        assert_eq!(forge.pull_request(number).await.unwrap().state, State::Open);
+        assert_eq!(forge.pull_request(number).await.unwrap().state, State::Open { conflicts: false });
     }
     let path = format!("/pulls/{number}");
     let statuses = |fake: &Fake| -> Vec<u16> {

@@ -99,7 +99,7 @@ async fn merged_before(forge: &dyn Forge, phase: Option<&Phase>) -> Result<Optio
     let Some(known) = phase.and_then(|phase| phase.pull_request.as_ref()) else { return Ok(None) };
     match forge.pull_request(known.number).await?.state {
         State::Merged { commit, .. } => Ok(Some(commit)),
-        State::Open | State::Closed { .. } => Ok(None),
+        State::Open { .. } | State::Closed { .. } => Ok(None),
     }
 }
 
@@ -158,7 +158,7 @@ async fn comment(job: &LandJob<'_>, forge: &dyn Forge, number: u64, phase: Optio
     for (nth, attempt) in phase.iter().flat_map(|phase| phase.attempts.iter().enumerate()) {
         for (review, said) in attempt.reviews.iter().enumerate() {
             // What people said on the forge is there already.
-            if said.failure.is_none() && !said.reviewer.starts_with("human:") {
+            if said.failure.is_none() && !said.is_by_human() {
                 let marker = text::review_marker(job.site.task, job.site.phase, nth as u32 + 1, review);
                 wanted.push((marker, text::review_comment(attempt.number, said)));
             }

@@ -6,9 +6,10 @@
 use super::draft::Draft;
 use super::{Refusal, Transition, What};
 use crate::event::{Actor, HumanReview, News};
+use crate::failure::{Failure, FailureKind};
 use crate::policy::OnExhausted;
 use crate::task::{
-    Approval, AttemptOutcome, Cause, EscalationReason, Job, PhaseState, PullRequest, Queue, Rejection, Review,
+    Approval, AttemptOutcome, Cause, EscalationReason, HUMAN, Job, PhaseState, PullRequest, Queue, Rejection, Review,
 };
 use crate::text::{cut, imperative, plain_line};
 use crate::verdict::{Verdict, VerdictKind};
@@ -18,7 +19,7 @@ const MAX_NAME: usize = 100;
 
 /// Whose word it is, as records tell it.
 fn human(login: &str) -> String {
-    format!("human:{}", cut(&plain_line(login), MAX_NAME))
+    format!("{HUMAN}{}", cut(&plain_line(login), MAX_NAME))
 }
 
 /// The change is proposed; people on the forge decide.
@@ -53,6 +54,7 @@ pub(super) fn news(mut draft: Draft<'_>, phase: &str, number: u64, news: &News) 
         News::Closed { by: Some(by) } => closed_by(draft, &pull_request, by),
         _ if !pull_request.waits => Err(Refusal::Stale("the phase does not wait for the forge".to_owned())),
         News::Closed { by: None } => Ok(closed(draft, &pull_request)),
+        News::Conflicts => conflicts(draft, &pull_request),
         News::ChangesRequested { reviews } => changes_requested(draft, &pull_request, reviews),
     }
 }
@@ -119,6 +121,22 @@ fn closed(mut draft: Draft<'_>, pull_request: &PullRequest) -> Transition {
     );
     draft.escalate(EscalationReason::LandingFailed, detail);
     draft.done()
+}
+
+/// The landing looks at it again: it brings the change onto the base, or finds the conflict that the next attempt must
+/// resolve. Bounded like every landing that does not come about, since a forge may say so for ever.
+fn conflicts(mut draft: Draft<'_>, pull_request: &PullRequest) -> Result<Transition, Refusal> {
+    let why = format!("the forge says that {} conflicts with its base branch", pull_request.url);
+    draft.notify(What::PullRequest, why.clone());
+    let failure = Failure::new(FailureKind::Repository, &why);
+    let tries = super::landing::note_failure(&mut draft, &failure)?;
+    if tries >= draft.policy.max_land_failures as usize {
+        draft.phase_mut().job = Some(Job::Land);
+        draft.escalate(EscalationReason::LandingFailed, why);
+    } else {
+        draft.enqueue(Job::Land, 0);
+    }
+    Ok(draft.done())
 }
 
 /// A person's words lead the next attempt, like any reviewer's.

@@ -62,7 +62,7 @@ pub(super) fn failed(draft: Draft<'_>, failure: &Failure) -> Result<Transition, 
 }
 
 /// Notes a landing that did not come about and tells how many count.
-fn note_failure(draft: &mut Draft<'_>, failure: &Failure) -> Result<usize, Refusal> {
+pub(super) fn note_failure(draft: &mut Draft<'_>, failure: &Failure) -> Result<usize, Refusal> {
     let attempt = draft.attempt_mut()?;
     attempt.land_failures.push(failure.clone());
     Ok(attempt.land_failures.len().saturating_sub(attempt.forgiven.land_failures))

@@ -12,7 +12,7 @@ use crate::id::{TaskId, Timestamp};
 use crate::person::{Actor, PersonDecision};
 use crate::policy::OnExhausted;
 use crate::verdict::Verdict;
-pub use call::Call;
+pub use call::{Call, HUMAN};
 pub use pull_request::PullRequest;
 pub use states::{AttemptOutcome, Cause, EscalationReason, PhaseState, Priority, Queue, TaskState};
 

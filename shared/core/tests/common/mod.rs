@@ -187,6 +187,7 @@ impl World {
         let news = match word {
             "merged" => News::Merged { commit: format!("merged{}", self.step), head, by: Some("ann".to_owned()) },
             "closed" => News::Closed { by: Some(rest.to_owned()).filter(|by| !by.is_empty()) },
+            "conflicts" => News::Conflicts,
             "changes" => {
                 let (id, words) = rest.split_once(' ').unwrap_or((rest, ""));
                 let id = if id == "new" { format!("r{}", self.step) } else { id.to_owned() };

@@ -160,6 +160,11 @@ impl World {
         Ok(commit)
     }
 
+    /// Whether an open pull request does not go onto its base.
+    pub fn conflicts(&self, pull: &Pull) -> bool {
+        pull.state == "open" && self.git(&["merge-tree", "--write-tree", &pull.base, &pull.head]).is_err()
+    }
+
     pub fn close(&mut self, number: u64, by: &str) {
         let pull = self.pull(number).unwrap();
         (pull.state, pull.by) = ("closed", Some(by.to_owned()));

@@ -79,6 +79,7 @@ fn pull(world: &World, pull: &Pull) -> Value {
         "state": if pull.state == "open" { "open" } else { "closed" },
         "title": pull.title, "body": pull.body,
         "merged": merged,
+        "mergeable_state": (world.kind == ForgeKind::Github).then(|| if world.conflicts(pull) { "dirty" } else { "clean" }),
         // An open one has the commit of a trial merge on GitHub.
         "merge_commit_sha": if merged { pull.commit.clone() } else { Some("f".repeat(40)) },
         "merged_by": pull.by.as_deref().filter(|_| merged).map(person),
@@ -209,7 +210,7 @@ fn delete(world: &mut World, branch: &str, missing: u16) -> (u16, Value) {
     (204, Value::Null)
 }
 
-fn request(pull: &Pull) -> Value {
+fn request(world: &World, pull: &Pull) -> Value {
     let by = pull.by.as_ref().map(|by| json!({"username": by}));
     let is = |state| pull.state == state;
     json!({
@@ -218,6 +219,7 @@ fn request(pull: &Pull) -> Value {
         "state": if is("open") { "opened" } else { pull.state },
         "title": pull.title, "description": pull.body,
         "sha": pull.head,
+        "has_conflicts": world.conflicts(pull),
         "source_branch": pull.branch, "target_branch": pull.base,
         "merge_commit_sha": Value::Null,
         "squash_commit_sha": pull.commit,
@@ -241,28 +243,37 @@ fn of_gitlab(
     match (method.as_str(), path) {
         ("GET", ["merge_requests"]) => {
             let fits = |p: &&Pull| p.state == "open" && p.branch == query["source_branch"];
-            page(world.pulls.iter().filter(fits).map(request).collect(), query)
+            page(world.pulls.iter().filter(fits).map(|p| request(world, p)).collect(), query)
         }
         ("POST", ["merge_requests"]) => {
             let [branch, base] = ["source_branch", "target_branch"].map(|name| text(body, name));
             match world.open(&branch, &base, &text(body, "title"), &text(body, "description")) {
-                Ok(number) => (201, request(world.pull(number).unwrap())),
+                Ok(number) => {
+                    let made = world.pull(number).unwrap().clone();
+                    (201, request(world, &made))
+                }
                 Err(why) => (409, json!({"message": [why]})),
             }
         }
         ("PUT", ["merge_requests", _]) => {
             let Some(found) = world.pull(number) else { return gone() };
             (found.title, found.body) = (text(body, "title"), text(body, "description"));
-            (200, request(found))
+            let found = found.clone();
+            (200, request(world, &found))
         }
-        ("GET", ["merge_requests", _]) => world.pull(number).map_or_else(gone, |found| (200, request(found))),
+        ("GET", ["merge_requests", _]) => {
+            world.pull(number).cloned().map_or_else(gone, |found| (200, request(world, &found)))
+        }
         ("PUT", ["merge_requests", _, "merge"]) => {
             let Some(found) = world.pull(number) else { return gone() };
             if found.head != text(body, "sha") {
                 return (409, json!({"message": "SHA does not match HEAD of source branch"}));
             }
             match world.merge(number, "project_1_bot_ab", &text(body, "squash_commit_message")) {
-                Ok(_) => (200, request(world.pull(number).unwrap())),
+                Ok(_) => {
+                    let merged = world.pull(number).unwrap().clone();
+                    (200, request(world, &merged))
+                }
                 Err(why) => (405, json!({"message": why})),
             }
         }
