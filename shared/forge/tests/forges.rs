@@ -13,6 +13,8 @@ use refile_config::{Config, ForgeKind};
 use refile_core::failure::{Failure, FailureKind};
 use refile_forge::{Forge, Forges, Merge, Message, Proposal, State, Thread, Verdict, comment_once, propose};
 
+type Headers = Vec<(&'static str, String)>;
+
 struct Place {
     dir: tempfile::TempDir,
     fake: Fake,
@@ -163,11 +165,10 @@ async fn a_merge_is_bound_to_the_head_and_carries_the_message() {
         let Merge::NotYet { why } = forge.merge(number, head, &message()).await.unwrap() else { panic!("{kind:?}") };
         assert!(why.contains("scripted"), "{why}");
         let merged = forge.merge(number, head, &message()).await.unwrap();
-        let world = fake.world();
-        let main = world.git(&["rev-parse", "main"]).unwrap();
+        let main = fake.world().git(&["rev-parse", "main"]).unwrap();
         assert_eq!(merged, Merge::Done { commit: main.clone() }, "{kind:?}");
-        assert_eq!(world.git(&["log", "-1", "--format=%B", "main"]).unwrap(), "A title\n\nRefile-Task: t1");
-        drop(world);
+        let message = fake.world().git(&["log", "-1", "--format=%B", "main"]).unwrap();
+        assert_eq!(message, "A title\n\nRefile-Task: t1");
         let State::Merged { commit, by } = forge.pull_request(number).await.unwrap().state else { panic!("{kind:?}") };
         // By the fleet's own hand.
         assert_eq!((commit, by), (main, None));
@@ -292,7 +293,7 @@ async fn each_refusal_has_its_kind_and_says_what_to_do() {
 #[tokio::test]
 async fn a_forge_that_wants_to_be_left_alone_is_left_alone() {
     let soon = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 100;
-    let limits: [(ForgeKind, u16, Vec<(&'static str, String)>, &str, u64); 5] = [
+    let limits: [(ForgeKind, u16, Headers, &str, u64); 5] = [
         (ForgeKind::Github, 403, vec![("retry-after", "30".to_owned())], "{}", 30_000),
         (
             ForgeKind::Github,

@@ -128,7 +128,7 @@ impl World {
             "review-failed" => review(&phase, Verdict::retry("no reply"), Some(failure(rest))),
             "landed" => Outcome::Landed { commit: format!("merged{}", self.step) },
             "rebased" => Outcome::Rebased { change: self.change() },
-            "opened" => Outcome::PullRequestOpen { pull_request: self.pull_request(&phase) },
+            "opened" => Outcome::PullRequestOpen { pull_request: pull_request(&phase) },
             "forge" => return self.news(&phase, rest),
             "conflict" => Outcome::LandingRejected { gate: gate("merge_conflict", false) },
             "land-failed" => Outcome::LandingFailed { failure: failure(rest) },
@@ -162,20 +162,6 @@ impl World {
             files: 1,
             diff: None,
             summary: String::new(),
-        }
-    }
-
-    /// There is one for a task, whatever its head is.
-    fn pull_request(&self, phase: &Phase) -> PullRequest {
-        let head = phase.attempt().and_then(|a| a.change.as_ref()).map_or_else(String::new, |c| c.head.clone());
-        PullRequest {
-            number: 7,
-            url: "https://forge.example/pulls/7".to_owned(),
-            branch: "refile/t1/pull-request".to_owned(),
-            attempt: 0,
-            head,
-            waits: false,
-            reviews: Vec::new(),
         }
     }
 
@@ -217,6 +203,20 @@ impl World {
         let latest = self.task.escalations.iter().rev().find(|e| e.phase == phase.name);
         let escalation = latest.map_or_else(|| "t1.99".to_owned(), |e| e.id.clone());
         Event::Decided { escalation, decision, by: "ann".to_owned(), note: None }
+    }
+}
+
+/// There is one for a task, whatever its head is.
+fn pull_request(phase: &Phase) -> PullRequest {
+    let head = phase.attempt().and_then(|a| a.change.as_ref()).map_or_else(String::new, |c| c.head.clone());
+    PullRequest {
+        number: 7,
+        url: "https://forge.example/pulls/7".to_owned(),
+        branch: "refile/t1/pull-request".to_owned(),
+        attempt: 0,
+        head,
+        waits: false,
+        reviews: Vec::new(),
     }
 }
 
