@@ -161,6 +161,7 @@ fn coded(claim: &Claim) -> Outcome {
             patch_id: head.clone(),
             head,
             files: 1,
+            lines: 0,
             diff: None,
             summary: String::new(),
         },

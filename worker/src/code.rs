@@ -2,6 +2,7 @@
 
 use refile_config::{Agent, Gate};
 use refile_core::failure::{Failure, FailureKind};
+use refile_core::growth::changed_lines;
 use refile_core::task::{Change, Usage};
 use refile_core::{Outcome, Task};
 use refile_store::artifacts::{ArtifactError, Shelf};
@@ -139,6 +140,7 @@ pub(crate) async fn describe(
         head: head.to_owned(),
         patch_id: mirror.patch_id(base, head).await.map_err(git)?,
         files: mirror.files(base, head).await.map_err(git)?.len() as u32,
+        lines: changed_lines(&diff),
         diff: Some(shelf.put("change.diff", diff).await.map_err(artifact)?),
         summary: String::new(),
     })

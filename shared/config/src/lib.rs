@@ -8,11 +8,13 @@
 //! - [`duration`]: `"30m"` as a value
 //! - [`threshold`]: `0.7` or `"q20"` as a value
 //! - [`inputs`]: what a reviewer is given to judge by
+//! - [`presets`]: the coding agents that are known by name
 //! - [`prices`]: what models cost
 
 pub mod duration;
 pub mod threshold;
 pub mod inputs;
+pub mod presets;
 pub mod prices;
 pub mod schema;
 mod load;
@@ -22,6 +24,7 @@ pub mod show;
 pub use duration::Span;
 pub use inputs::{Answer, Input, Require};
 pub use load::{ConfigError, FILE_NAME, Override, load};
+pub use presets::Preset;
 pub use prices::{Price, Prices};
-pub use schema::{Agent, Config, Gate, Provider, Reviewer};
+pub use schema::{Agent, Baseline, Config, Gate, Provider, Reviewer};
 pub use threshold::Threshold;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use crate::schema::{Config, ReviewerType};
+use crate::schema::{Config, PromptDelivery, ReviewerType};
 use crate::show::{Source, Sources, fixed_keys};
 
 /// The file's usual name.
@@ -199,8 +199,13 @@ fn validate(config: &Config) -> Result<(), String> {
         return Err("workers.lease must be at least 1s".to_owned());
     }
     for (name, agent) in &config.agents {
-        if agent.command.is_empty() {
-            return Err(format!("agents.{name}.command is empty; name a program, as in [\"claude\", \"-p\"]"));
+        if agent.command.is_empty() && agent.preset.is_none() {
+            return Err(format!(
+                "agents.{name}.command is empty; name a program, or a well-known agent as in preset = \"claude\""
+            ));
+        }
+        if agent.command.is_empty() && agent.prompt != PromptDelivery::default() {
+            return Err(format!("agents.{name}.prompt belongs to a command; the preset knows its own; leave it out"));
         }
     }
     for name in &p.ladder {
@@ -221,6 +226,9 @@ fn validate(config: &Config) -> Result<(), String> {
     for gate in &config.gates {
         if gate.name.trim().is_empty() || gate.run.trim().is_empty() {
             return Err("a gate needs a `name` and what it should `run`".to_owned());
+        }
+        if gate.retries > 10 {
+            return Err(format!("the gate `{}` has more than 10 retries: what fails so often says nothing", gate.name));
         }
         let built_in =
             [refile_core::gate::EMPTY_DIFF, refile_core::gate::MERGE_CONFLICT, refile_core::gate::DIFF_POLICY];

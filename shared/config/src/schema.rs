@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration::Span;
 use crate::inputs::{Input, Require};
+use crate::presets::Preset;
 use crate::prices::Prices;
 use crate::threshold::Threshold;
 
@@ -112,6 +113,8 @@ pub struct PolicySection {
     pub max_backoff: Span,
     /// `previous` or `base`: where the next attempt starts.
     pub continue_from: ContinueFrom,
+    /// The last attempt that a phase has starts from the base, whatever `continue_from` says.
+    pub fresh_last: bool,
     /// Agents by attempt; empty for the first of `[agents]` always.
     pub ladder: Vec<String>,
     /// Run every gate even when one has failed.
@@ -137,6 +140,7 @@ impl Default for PolicySection {
             backoff: Span(std::time::Duration::from_millis(policy.backoff_ms)),
             max_backoff: Span(std::time::Duration::from_millis(policy.max_backoff_ms)),
             continue_from: policy.continue_from,
+            fresh_last: false,
             ladder: Vec::new(),
             keep_going: false,
             budget: BudgetSection::default(),
@@ -269,8 +273,15 @@ pub struct Agent {
     /// What it is.
     #[serde(rename = "type", default)]
     pub kind: AgentType,
+    /// A well-known coding agent: fills in the command, how it is given its prompt, and how its output is read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preset: Option<Preset>,
     /// The program and its arguments; `{prompt_file}` stands for the file that holds the prompt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// Arguments behind those of the command or the preset.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
     /// How it is given its prompt.
     #[serde(default)]
     pub prompt: PromptDelivery,
@@ -479,6 +490,25 @@ pub struct Gate {
     /// The imperative that its failure turns into.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required_change: Option<String>,
+    /// How often it is run again where it failed; a pass after a retry is a pass.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub retries: u32,
+    /// What a failure means that the untouched base has as well: `fail`, `warn` or `ignore`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub baseline: Baseline,
+}
+
+/// What a gate's failure means where the gate fails on the untouched base as well.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Baseline {
+    /// It is a failure like any other; the base is not looked at.
+    #[default]
+    Fail,
+    /// The change passes, and the gate's report says why.
+    Warn,
+    /// The change passes, and nothing is reported.
+    Ignore,
 }
 
 /// How a change comes to the base branch.
@@ -516,6 +546,7 @@ impl Config {
             backoff_ms: p.backoff.as_millis(),
             max_backoff_ms: p.max_backoff.as_millis(),
             continue_from: p.continue_from,
+            fresh_last: p.fresh_last,
             budget: Budget {
                 tokens: p.budget.tokens,
                 cost_micros: p.budget.cost_usd.map(|usd| (usd * 1e6) as u64),
