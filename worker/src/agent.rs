@@ -3,14 +3,18 @@
 //! An agent that ends with exit code 0 and changes nothing may say that it will not, or cannot yet, do the work: the
 //! last line of its standard output is then `REFILE: decline <why>` or `REFILE: ask <question>`, and a person decides.
 
+pub mod preset;
+
 use std::ffi::OsString;
 use std::path::Path;
 
 use refile_config::Agent;
 use refile_config::schema::PromptDelivery;
 use refile_core::failure::{Failure, FailureKind};
+use refile_core::task::Usage;
 use sha2::{Digest, Sha256};
 
+use self::preset::{Ready, Told};
 use crate::git::Tree;
 use crate::process::{self, Command, Exit, Finished, ProcessError, tail, without_secrets};
 use crate::workspace::Claim;
@@ -27,51 +31,80 @@ pub struct Ran {
     pub summary: String,
     /// All that it wrote to standard output and error.
     pub transcript: String,
-    /// How long it ran, in milliseconds; 0 where it could not be started.
-    pub wall_ms: u64,
+    /// What it used up, as far as it says so; nothing where it could not be started.
+    pub usage: Usage,
 }
 
 /// Runs an agent to its end.
 pub async fn run(agent: &Agent, config_dir: &Path, prompt: &str, tree: &Tree, claim: Claim<'_>) -> Ran {
-    match start(agent, config_dir, prompt, tree, claim).await {
-        Ok(done) => {
-            let ended = if done.exit.is_ok() {
-                Ok(request(&done.stdout_text()))
-            } else {
-                Err(failed(&agent.command, &done, &agent.env))
-            };
-            Ran {
-                ended,
-                summary: without_secrets(tail(&done.stdout_text(), 500), &agent.env),
-                transcript: without_secrets(&done.output_text(), &agent.env),
-                wall_ms: done.wall_ms(),
-            }
+    let ran = async {
+        let ready = preset::ready(agent)?;
+        let done = start(agent, &ready, config_dir, prompt, tree, claim).await?;
+        Ok((ready, done))
+    };
+    match ran.await {
+        Ok((ready, done)) => ended(&ready, &done),
+        Err(failure) => {
+            Ran { ended: Err(failure), summary: String::new(), transcript: String::new(), usage: Usage::default() }
         }
-        Err(failure) => Ran { ended: Err(failure), summary: String::new(), transcript: String::new(), wall_ms: 0 },
     }
+}
+
+/// What a run that was started came to.
+fn ended(ready: &Ready, done: &Finished) -> Ran {
+    let told = ready.known.as_ref().map(|known| known.read(done));
+    let is_well = match (&ready.known, &told) {
+        (Some(known), Some(told)) => known.ended_well(done, told),
+        _ => done.exit.is_ok(),
+    };
+    let said = told.as_ref().and_then(|t| t.message.clone()).unwrap_or_else(|| done.stdout_text());
+    let ended = if is_well { Ok(request(&said)) } else { Err(failure_of(ready, done, told.as_ref())) };
+    Ran {
+        ended,
+        summary: without_secrets(tail(&said, 500), &ready.env),
+        transcript: without_secrets(&done.output_text(), &ready.env),
+        usage: Usage { wall_ms: done.wall_ms(), ..told.map(|t| t.usage).unwrap_or_default() },
+    }
+}
+
+/// Why a run failed: by the rules of its preset where one fits.
+fn failure_of(ready: &Ready, done: &Finished, told: Option<&Told>) -> Failure {
+    let mut failure = failed(&ready.command, done, &ready.env);
+    let is_clear = matches!(failure.kind, FailureKind::Timeout) || matches!(done.exit, Exit::Code(126 | 127));
+    let (Some(known), Some(told), false) = (&ready.known, told, is_clear) else { return failure };
+    if let Some(error) = &told.error {
+        let said = without_secrets(tail(error, 600), &ready.env);
+        failure = Failure::new(failure.kind, format!("`{}` {}: {said}", known.program, done.exit));
+    }
+    if let Some((kind, wait)) = known.classify(done.exit, &done.stderr_text(), &done.stdout_text(), told) {
+        (failure.kind, failure.retry_after_ms) = (kind, wait);
+    }
+    failure
 }
 
 async fn start(
     agent: &Agent,
+    ready: &Ready,
     config_dir: &Path,
     prompt: &str,
     tree: &Tree,
     claim: Claim<'_>,
 ) -> Result<Finished, Failure> {
     let file = tree.put_beside("prompt.md", prompt.as_bytes()).map_err(|error| error.failure())?;
-    let mut argv = resolve(&agent.command, config_dir);
+    let mut argv = resolve(&ready.command, config_dir);
     for argument in &mut argv {
         if let Some(text) = argument.to_str().filter(|a| a.contains(PROMPT_FILE)) {
             *argument = text.replace(PROMPT_FILE, &file.to_string_lossy()).into();
         }
     }
-    if agent.prompt == PromptDelivery::Argument {
+    if ready.prompt == PromptDelivery::Argument {
         argv.push(prompt.into());
     }
     let mut command = Command::new(argv, tree.dir(), agent.timeout.0);
-    command.env = claim.environment(tree.base(), &agent.env);
+    command.env = claim.environment(tree.base(), &ready.env);
     command.env.push(("REFILE_PROMPT_FILE".into(), file.into()));
-    if agent.prompt == PromptDelivery::Stdin {
+    command.env.extend(ready.set.iter().map(|(name, value)| (name.into(), value.into())));
+    if ready.prompt == PromptDelivery::Stdin {
         command.stdin = prompt.as_bytes().to_vec();
     }
     process::run(&command).await.map_err(|error| not_started(&error))

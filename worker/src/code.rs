@@ -8,7 +8,7 @@ use refile_core::{Outcome, Task};
 use refile_store::artifacts::{ArtifactError, Shelf};
 
 use crate::agent;
-use crate::gates::{self, Gates};
+use crate::gates::{self, Bases, Gates};
 use crate::git::{Expected, GitError, Mirror, Push, names};
 use crate::workspace::Site;
 
@@ -70,7 +70,7 @@ async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
     job.site.shelf.put("prompt.md", job.prompt.to_owned()).await.map_err(artifact)?;
     let ran = agent::run(job.agent, job.site.config_dir, job.prompt, &tree, claim).await;
     run.prompt_digest = Some(agent::digest(job.prompt));
-    run.usage.wall_ms = ran.wall_ms;
+    run.usage = ran.usage;
     run.transcript = Some(job.site.shelf.put("transcript.log", ran.transcript).await.map_err(artifact)?);
     let words = ran.ended?;
 
@@ -91,7 +91,9 @@ async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
         let go_on = conflict.passed || job.keep_going;
         reports.push(conflict);
         if go_on {
-            let configured = Gates { gates: job.gates, keep_going: job.keep_going, shelf: job.site.shelf, claim };
+            let bases = Bases { workspace: job.site.workspace, mirror: &mirror, branch: &job.site.task.base };
+            let configured =
+                Gates { gates: job.gates, keep_going: job.keep_going, shelf: job.site.shelf, claim, bases };
             reports.extend(gates::run(&configured, tree.dir(), &base, &files).await?);
         }
     }

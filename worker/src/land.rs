@@ -11,7 +11,7 @@ use refile_core::gate::GateReport;
 use refile_core::task::{Approval, Change};
 
 use crate::code::{describe, git, message, publish};
-use crate::gates::{self, Gates};
+use crate::gates::{self, Bases, Gates};
 use crate::git::{Expected, GitError, Mirror, Push, names};
 use crate::workspace::Site;
 
@@ -131,7 +131,8 @@ async fn failed_gate(
     }
     let claim = job.site.claim();
     let tree = job.site.workspace.tree(mirror, claim, &job.site.task.base, base, merged).await.map_err(git)?;
-    let configured = Gates { gates: job.gates, keep_going: false, shelf: job.site.shelf, claim };
+    let bases = Bases { workspace: job.site.workspace, mirror, branch: &job.site.task.base };
+    let configured = Gates { gates: job.gates, keep_going: false, shelf: job.site.shelf, claim, bases };
     let reports = gates::run(&configured, tree.dir(), base, &files).await?;
     Ok(reports.into_iter().find(|report| !report.passed))
 }

@@ -1,7 +1,7 @@
 //! A task in a [`Place`], and what code and land jobs make of it.
 
 use refile_config::schema::{AgentType, PromptDelivery};
-use refile_config::{Agent, Gate, Span};
+use refile_config::{Agent, Baseline, Gate, Span};
 use refile_core::decide::submission::{NewTask, Workflow, submit};
 use refile_core::event::Actor;
 use refile_core::task::{Approval, Change};
@@ -18,6 +18,8 @@ use super::Place;
 pub fn agent(script: &str) -> Agent {
     Agent {
         kind: AgentType::default(),
+        preset: None,
+        args: Vec::new(),
         command: vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()],
         prompt: PromptDelivery::default(),
         timeout: Span::seconds(60),
@@ -27,7 +29,14 @@ pub fn agent(script: &str) -> Agent {
 }
 
 pub fn gate(name: &str, run: &str) -> Gate {
-    Gate { name: name.to_owned(), run: run.to_owned(), timeout: Span::seconds(60), required_change: None }
+    Gate {
+        name: name.to_owned(),
+        run: run.to_owned(),
+        timeout: Span::seconds(60),
+        required_change: None,
+        retries: 0,
+        baseline: Baseline::Fail,
+    }
 }
 
 pub fn task(place: &Place, id: &str) -> Task {
