@@ -2,6 +2,7 @@
 
 mod baseline;
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -158,7 +159,7 @@ async fn runs(gates: &Gates<'_>, gate: &Gate, dir: &Path, base: &str, changed: &
     for run in 0..=gate.retries {
         let done = start(gates, gate, dir, base, changed).await?;
         if run > 0 {
-            said.output.push_str(&format!("\n[run {} of the gate `{}`]\n", run + 1, gate.name));
+            let _ = write!(said.output, "\n[run {} of the gate `{}`]\n", run + 1, gate.name);
         }
         said.output.push_str(&done.output_text());
         said.duration_ms += done.wall_ms();
