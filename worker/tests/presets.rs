@@ -118,11 +118,12 @@ fn own_settings_go_before_those_of_the_preset() {
     (agent.command, agent.preset) = (Vec::new(), Some(Preset::Codex));
     let usual = ready(&agent).unwrap();
     assert_eq!(usual.prompt, PromptDelivery::Stdin);
-    assert!(usual.command.ends_with(&["workspace-write".to_owned(), "-".to_owned()]), "{:?}", usual.command);
+    let end = ["-c", "sandbox_mode=\"workspace-write\"", "-"].map(str::to_owned);
+    assert!(usual.command.ends_with(&end), "{:?}", usual.command);
     (agent.model, agent.args) = (Some("gpt-5".to_owned()), vec!["--search".to_owned()]);
     agent.env = vec!["MORE".to_owned()];
     let told = ready(&agent).unwrap();
-    let end = ["workspace-write", "--model", "gpt-5", "--search", "-"].map(str::to_owned);
+    let end = ["sandbox_mode=\"workspace-write\"", "--model", "gpt-5", "--search", "-"].map(str::to_owned);
     assert!(told.command.ends_with(&end), "{:?}", told.command);
     assert!(["MORE", "OPENAI_API_KEY"].iter().all(|name| told.env.contains(&(*name).to_owned())));
     agent.command = ["codex", "exec", "{model}"].map(str::to_owned).to_vec();
