@@ -150,12 +150,14 @@ struct Said {
     passed: bool,
     /// The output of each run, one after the other.
     output: String,
+    /// How the last run ended.
+    exit: Exit,
     duration_ms: u64,
 }
 
 /// Runs a gate until it passes or has no retries left.
 async fn runs(gates: &Gates<'_>, gate: &Gate, dir: &Path, base: &str, changed: &[String]) -> Result<Said, Failure> {
-    let mut said = Said { passed: false, output: String::new(), duration_ms: 0 };
+    let mut said = Said { passed: false, output: String::new(), exit: Exit::Code(0), duration_ms: 0 };
     for run in 0..=gate.retries {
         let done = start(gates, gate, dir, base, changed).await?;
         if run > 0 {
@@ -163,7 +165,7 @@ async fn runs(gates: &Gates<'_>, gate: &Gate, dir: &Path, base: &str, changed: &
         }
         said.output.push_str(&done.output_text());
         said.duration_ms += done.wall_ms();
-        said.passed = done.exit.is_ok();
+        (said.passed, said.exit) = (done.exit.is_ok(), done.exit);
         if !said.passed {
             let ending = ending(done.exit, gate.timeout.0);
             said.output = format!("{}\n[the gate `{}` {ending}]\n", said.output.trim_end(), gate.name);
@@ -206,6 +208,12 @@ fn ending(exit: Exit, timeout: Duration) -> String {
     }
 }
 
+/// What a gate's command is made of, as the names of files in its tree.
+fn words(gate: &Gate) -> Vec<String> {
+    let plain = |word: &str| word.trim_matches(['"', '\'', ';']).trim_start_matches("./").to_owned();
+    gate.run.split_whitespace().map(plain).collect()
+}
+
 /// Why a gate says nothing about the change: its program is not there, the disk is full, or somebody killed it, which is
 /// what a system does that is out of memory.
 fn could_not_run(gate: &Gate, done: &Finished, changed: &[String]) -> Option<(FailureKind, String)> {
@@ -223,8 +231,7 @@ fn could_not_run(gate: &Gate, done: &Finished, changed: &[String]) -> Option<(Fa
         return Some((FailureKind::Crash, why));
     }
     // Where the change touches the very file that the gate runs, the change is what broke it.
-    let plain = |word: &str| word.trim_matches(['"', '\'', ';']).trim_start_matches("./").to_owned();
-    let is_of_the_change = gate.run.split_whitespace().any(|word| changed.contains(&plain(word)));
+    let is_of_the_change = words(gate).iter().any(|word| changed.contains(word));
     let cannot = matches!(done.exit, Exit::Code(126 | 127)) && !is_of_the_change;
     cannot.then(|| {
         let why = format!(

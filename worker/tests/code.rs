@@ -217,6 +217,12 @@ async fn a_failure_that_the_base_has_as_well_is_not_held_against_the_change() {
     let outcome = attempt.run(&place, &task).await;
     let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
     assert_eq!(names(&gates)[2], ("lint", false));
+    // So it is where the gate's script comes with the change.
+    attempt.agent = agent("echo 'exit 1' > check.sh");
+    (attempt.attempt, attempt.gates[0].run) = (5, "sh ./check.sh".to_owned());
+    let outcome = attempt.run(&place, &task).await;
+    let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(names(&gates)[2], ("lint", false));
     assert_eq!(std::fs::read_dir(place.workspace.dir().join("trees")).unwrap().count(), 0);
 }
 

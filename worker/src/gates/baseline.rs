@@ -11,9 +11,10 @@ use refile_config::Gate;
 use refile_core::failure::{Failure, FailureKind};
 use serde::{Deserialize, Serialize};
 
-use super::{Gates, Said, runs};
+use super::{Gates, Said, runs, words};
 use crate::agent::digest;
 use crate::git::Mirror;
+use crate::process::Exit;
 use crate::workspace::Workspace;
 
 /// How long what was found out is kept after it was last written.
@@ -35,7 +36,7 @@ pub struct Bases<'a> {
 /// What is known of a gate on a base.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OnBase {
-    /// Whether it passes there.
+    /// Whether it passes there, or cannot run there at all.
     pub(super) passes: bool,
     /// All that it printed there.
     pub(super) output: String,
@@ -62,8 +63,9 @@ pub(super) async fn on_base(gates: &Gates<'_>, bases: Bases<'_>, gate: &Gate, ba
     let Bases { workspace, mirror, branch } = bases;
     let part = Some("baseline");
     let tree = workspace.tree_of(part, mirror, gates.claim, branch, base, base).await.map_err(failure)?;
-    let Said { passed, output, .. } = runs(gates, gate, tree.dir(), base, &[]).await?;
-    let found = OnBase { passes: passed, output };
+    let Said { passed, output, exit, .. } = runs(gates, gate, tree.dir(), base, &words(gate)).await?;
+    // What it runs may come with the change. That is no failure which the base has as well.
+    let found = OnBase { passes: passed || matches!(exit, Exit::Code(126 | 127)), output };
     keep(&dir, &file, &found).map_err(wrong)?;
     Ok(found)
 }
