@@ -43,9 +43,10 @@ impl Config {
     /// The providers that reviewers call who can be asked, each with the name of one such reviewer: those in turn, and the
     /// members of panels among them.
     pub fn providers_asked(&self) -> IndexMap<&str, &str> {
+        let in_turn: Vec<String> = self.reviewers_in_turn().into_iter().map(|r| r.name).collect();
         let mut asked = IndexMap::new();
-        for in_turn in self.reviewers_in_turn() {
-            for (name, reviewer) in self.asked_by(&in_turn.name).filter(|(_, r)| r.kind == ReviewerType::Llm) {
+        for own in self.reviewers.keys().filter(|name| in_turn.contains(name)) {
+            for (name, reviewer) in self.asked_by(own).filter(|(_, r)| r.kind == ReviewerType::Llm) {
                 if let Some((provider, _)) = reviewer.provider.as_ref().and_then(|p| self.providers.get_key_value(p)) {
                     asked.entry(provider.as_str()).or_insert(name.as_str());
                 }
