@@ -384,7 +384,7 @@ fn a_provider_is_left_alone_and_called_again() {
     place.fails(&["provider", "pause", "nobody"], 2, &["no provider `nobody`", "p, q"]);
     place.fails(&["provider", "resume", "nobody"], 2, &["no provider `nobody`"]);
     let (near, none) = ("did you mean `m-1`?", "there is: m-1, m-2");
-    for (model, hint) in [("m1", near), ("typo", none)] {
+    for (model, hint) in [("m-11", near), ("typo", none)] {
         for command in ["pause", "resume"] {
             let says = ["asks the provider `p`", model, hint];
             place.fails(&["provider", command, "p", "--model", model], 2, &says);

@@ -172,7 +172,8 @@ async fn a_drain_says_what_its_reviews_wait_for() {
         let fleet = Fleet::new(store, JUDGE, "", vec![yes()]).await;
         fleet.run(&["submit", "Write it down"]).must(0, &[]);
         fleet.run(&["provider", "pause", "p", "--for", "4s", "--reason", "at lunch"]).must(0, &[]);
-        let ran = fleet.run(&["up", "--drain"]).must(0, &["1 review waits: the provider p is paused until ", "at lunch"]);
+        let ran =
+            fleet.run(&["up", "--drain"]).must(0, &["1 review waits: the provider p is paused until ", "at lunch"]);
         assert_eq!(ran.err.matches("1 review waits").count(), 1, "it is said once: {}", ran.err);
     })
     .await;

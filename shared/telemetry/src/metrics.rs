@@ -91,7 +91,7 @@ metrics! {
     Process Counter "llm_tokens_total" ["provider", "model", "direction"] "Tokens, direction input or output.";
     Process Counter "llm_cost_usd_total" ["provider", "model"] "US dollars that calls to models cost; nothing of models whose price nobody knows.";
     Process Gauge "reviewer_threshold" ["reviewer"] "The confidence that a reviewer's verdict must exceed, as a coordinator decides now.";
-    Process Gauge "reviewer_verdicts" ["reviewer", "result"] "Verdicts of the newest 10,000 tasks by whether people's decisions, reverts and changes that stood call them right, wrong or neither (unlabelled), as the process that looked last found them.";
+    Process Gauge "reviewer_verdicts" ["reviewer", "result"] "Verdicts of the newest 10,000 tasks by whether people's decisions, reverts and changes that stood call them right, wrong or neither (unlabelled), as this process found them within ten minutes.";
     Process Gauge "reviewer_changes" ["reviewer", "fate"] "Verdicts among those about changes that stood on their base branch for a week or were reverted; without a series where no process looks into git.";
     Process Gauge "reviewer_right_ratio" ["reviewer", "confidence", "bound"] "Share of right verdicts among those with a label, by the tenth of confidence that they lie in: the share itself, and where its 95 % interval begins (low) and ends (high).";
     Process Gauge "reviewer_suggested_threshold" ["reviewer"] "The threshold above which at least 80 % of a reviewer's verdicts are right as far as labels tell; without a series where there is none or there are too few labels.";
