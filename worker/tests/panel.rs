@@ -126,6 +126,8 @@ async fn a_member_that_fails_counts_neither_way() {
     assert_eq!((review.verdict.verdict, failure.kind), (VerdictKind::Retry, FailureKind::RateLimit));
     assert!(failure.detail.contains("too few members") && failure.detail.contains("b: "), "{failure}");
     assert_eq!(review.members[0].verdict.verdict, VerdictKind::Approved, "the one opinion is kept");
+    let silent = &review.members[2].failure.as_ref().unwrap().detail;
+    assert!(silent.ends_with(" and said nothing"), "{silent}");
 
     // The failure that tells most speaks, wherever it stands.
     let (review, ..) = judged(&panel("majority", &[("a", YES), ("b", "exit 3"), ("c", LATE)]), Vec::new()).await;
