@@ -1,12 +1,11 @@
 //! Providers that fail, and a whole fleet in this process that must not mind: real stores, the real coordinator, real
-//! workers that review real changes of a real repository over HTTP. Only coding and landing take no time here.
+//! claim loops, the real judge and its client over HTTP. Only coding and landing take no time here.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod common;
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,36 +15,30 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use common::git;
 use common::redis::Redis;
 use refile_config::Config;
 use refile_coordinator::Coordinator;
 use refile_coordinator::submission::{self, TaskRequest};
-use refile_core::task::{AttemptOutcome, Change, Usage};
+use refile_core::task::{Change, Review, Usage};
+use refile_core::verdict::Verdict;
 use refile_core::{Outcome, Queue, Task, TaskState};
-use refile_store::artifacts::Artifacts;
 use refile_store::{Claim, Filter, OpenOptions, Store};
 use refile_telemetry::{Health, Metrics};
-use refile_worker::backpressure::Room;
+use refile_worker::backpressure::{Backpressure, Room};
+use refile_worker::judge::{Opinion, llm, packet};
 use refile_worker::llm::Client;
 use refile_worker::pool::{self, Execute, Pool};
-use refile_worker::worker::{Role, Worker};
-use refile_worker::workspace::Workspace;
+use refile_worker::worker::Role;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-/// What a server says to a call: of task `.0`, the `.1`-th about it that is not turned away, the `.2`-th of all.
+/// What a server says to a call: of task `.0`, the `.1`-th about it, the `.2`-th of all.
 type Script = Arc<dyn Fn(u64, u64, u64) -> Say + Send + Sync>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Say {
     Verdict,
     RateLimit,
-    /// The same, so late that others ask before anybody knows.
-    LateRateLimit,
-    Nothing,
-    Truncated,
-    Garbage,
 }
 
 /// A server that speaks chat completions.
@@ -78,18 +71,18 @@ async fn answer(State(provider): State<Provider>, body: Bytes) -> Response {
     let packet = request["messages"].as_array().unwrap().iter().find(|m| m["role"] == "user").unwrap();
     let packet = packet["content"].as_str().unwrap();
     let number: u64 = between(packet, "Task ", "\n").parse().unwrap();
+    let of_task = {
+        let mut of_task = provider.of_task.lock().unwrap();
+        let calls = of_task.entry(number).or_default();
+        *calls += 1;
+        *calls
+    };
     let said = {
-        let (mut calls, mut of_task) = (provider.calls.lock().unwrap(), provider.of_task.lock().unwrap());
-        let of_task = of_task.entry(number).or_default();
-        let said = (provider.script)(number, *of_task + 1, calls.len() as u64);
-        // What is turned away was not asked: each task comes to the same answers in the same order.
-        *of_task += u64::from(!matches!(said, Say::RateLimit | Say::LateRateLimit));
+        let mut calls = provider.calls.lock().unwrap();
+        let said = (provider.script)(number, of_task, calls.len() as u64);
         calls.push((Instant::now(), said));
         said
     };
-    if said == Say::LateRateLimit {
-        tokio::time::sleep(BURST).await;
-    }
     let receipt = format!(
         r#""files": {}, "diff_hash": "{}""#,
         between(packet, "The diff has ", " files"),
@@ -105,10 +98,7 @@ async fn answer(State(provider): State<Provider>, body: Bytes) -> Response {
     };
     let (text, stop) = match said {
         Say::Verdict => (verdict, "stop"),
-        Say::Truncated => (verdict[..verdict.len() / 2].to_owned(), "length"),
-        Say::Garbage => ("I like it! Approved, I would say. {\"verdict\": \"fine\"}".to_owned(), "stop"),
-        Say::Nothing => return std::future::pending().await,
-        Say::RateLimit | Say::LateRateLimit => {
+        Say::RateLimit => {
             let body =
                 json!({"error": {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}});
             return (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")], body.to_string()).into_response();
@@ -127,53 +117,75 @@ fn between<'t>(text: &'t str, before: &str, after: &str) -> &'t str {
     text.split_once(before).unwrap().1.split_once(after).unwrap().0
 }
 
-/// How long a limit that is used up turns calls away.
-const BURST: Duration = Duration::from_millis(400);
-
-/// What coders do: nothing takes any time, and each attempt leaves the change that was made for it.
-struct Coder {
-    changes: Vec<Change>,
+/// What does jobs: the judge for real, the rest at once.
+struct Crew {
+    config: Arc<Config>,
+    client: Client,
+    backpressure: Arc<Backpressure>,
 }
 
 #[async_trait]
-impl Execute for Coder {
+impl Execute for Crew {
     async fn room(&self) -> Room {
-        Room::fixed(Arc::default())
+        self.backpressure.room().await
     }
 
     async fn execute(&self, claim: &Claim) -> Outcome {
-        if claim.queue == Queue::Land {
-            return Outcome::Landed { commit: "c".repeat(40) };
-        }
-        Outcome::Coded {
-            change: self.changes[claim.attempt as usize - 1].clone(),
-            gates: Vec::new(),
-            prompt_digest: String::new(),
-            transcript: None,
-            usage: Usage::default(),
+        let phase = claim.task.phase(&claim.lease.phase).unwrap();
+        let change = phase.attempt().and_then(|a| a.change.clone());
+        match claim.queue {
+            Queue::Code => coded(claim),
+            Queue::Land => Outcome::Landed { commit: "c".repeat(40) },
+            Queue::Review => {
+                let demand = phase.leading_rejection().map(|r| r.required_change.as_str());
+                review(self, &claim.task, &change.unwrap(), demand).await
+            }
         }
     }
 }
 
-/// A repository, with a branch and a change for each attempt that a task may have.
-fn repository(dir: &Path) -> Vec<Change> {
-    let repo = dir.join("repo");
-    std::fs::create_dir(&repo).unwrap();
-    git(&repo, &["init", "--quiet", "--initial-branch=main"]);
-    std::fs::write(repo.join("list.txt"), "one\ntwo\n").unwrap();
-    git(&repo, &["add", "--all"]);
-    git(&repo, &["commit", "--quiet", "--message=Start"]);
-    let base_commit = git(&repo, &["rev-parse", "HEAD"]).trim().to_owned();
-    let change = |attempt: usize| {
-        let branch = format!("work-{attempt}");
-        git(&repo, &["checkout", "--quiet", "-b", &branch, "main"]);
-        std::fs::write(repo.join("list.txt"), format!("one\ntwo\nof attempt {attempt}\n")).unwrap();
-        git(&repo, &["commit", "--quiet", "--all", "--message=Work"]);
-        let head = git(&repo, &["rev-parse", "HEAD"]).trim().to_owned();
-        let base_commit = base_commit.clone();
-        Change { branch, base_commit, patch_id: head.clone(), head, files: 1, diff: None, summary: String::new() }
+fn coded(claim: &Claim) -> Outcome {
+    let head = format!("{:x>40}", format!("{}{}", claim.task.id, claim.attempt));
+    Outcome::Coded {
+        change: Change {
+            branch: format!("refile/{}/change/{}", claim.task.id, claim.attempt),
+            base_commit: "b".repeat(40),
+            patch_id: head.clone(),
+            head,
+            files: 1,
+            diff: None,
+            summary: String::new(),
+        },
+        gates: Vec::new(),
+        prompt_digest: String::new(),
+        transcript: None,
+        usage: Usage::default(),
+    }
+}
+
+async fn review(crew: &Crew, task: &Task, change: &Change, demand: Option<&str>) -> Outcome {
+    let reviewer = &crew.config.reviewers["judge"];
+    let packet = packet::build(&packet::Inputs {
+        wanted: &reviewer.inputs,
+        title: &task.title,
+        description: &task.description,
+        previous_required_change: demand,
+        summary: "",
+        gates: &[],
+        changed: &[],
+        diff: change.head.as_bytes(),
+        files: 1,
+        max_bytes: 10_000,
+        nonce: "n0nce",
+    });
+    let system = llm::system_prompt(reviewer, &[]);
+    let opinion = llm::ask(&crew.client, &crew.config.providers["p"], reviewer, &system, &[], &packet).await;
+    let Opinion { verdict, calls, usage, .. } = opinion;
+    let (verdict, failure) = match verdict {
+        Ok(verdict) => (verdict, None),
+        Err(failure) => (Verdict::retry(failure.to_string()), Some(failure)),
     };
-    (1..=3).map(change).collect()
+    Outcome::Reviewed(Review { failure, calls, usage, ..Review::new("judge", change.head.clone(), verdict) })
 }
 
 /// A fleet on a store. Dropping it does not stop it; [`Fleet::stop`] does.
@@ -182,7 +194,6 @@ struct Fleet {
     config: Arc<Config>,
     stop: CancellationToken,
     parts: Vec<tokio::task::JoinHandle<()>>,
-    _dir: tempfile::TempDir,
 }
 
 impl Fleet {
@@ -191,9 +202,9 @@ impl Fleet {
     async fn start(url: &str, provider: &str, reviewers: usize, at_once: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let text = format!(
-            "[repository]\nurl = \"repo\"\n[policy]\nbackoff = \"20ms\"\nmax_backoff = \"50ms\"\n\
+            "[repository]\nurl = \"https://h/r.git\"\n[policy]\nbackoff = \"20ms\"\nmax_backoff = \"50ms\"\n\
              [agents.coder]\ncommand = [\"true\"]\n[reviewers.judge]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m\"\n\
-             timeout = \"3s\"\n[providers.p]\nkind = \"openai\"\nbase_url = \"{provider}\"\n"
+             timeout = \"2s\"\n[providers.p]\nkind = \"openai\"\nbase_url = \"{provider}\"\n"
         );
         std::fs::write(dir.path().join("refile.toml"), text).unwrap();
         let (config, _) = refile_config::load(Some(&dir.path().join("refile.toml")), [], &[]).unwrap();
@@ -208,41 +219,27 @@ impl Fleet {
             name: "coordinator".to_owned(),
         };
         parts.push(tokio::spawn(coordinator.run(None, stop.clone())));
-        let coder = Pool {
-            store: store.clone(),
-            metrics: Metrics::new().unwrap(),
-            health: Health::default(),
-            name: "coder".to_owned(),
-            role: Role::Coder,
-            queues: Role::Coder.queues(),
-            concurrency: 50,
-            lease: config.workers.lease.0,
-            grace: config.workers.grace.0,
-            agent: Arc::new(Coder { changes: repository(dir.path()) }),
-        };
-        let mut pools = vec![coder];
-        let workspace = Workspace::open(&dir.path().join("work")).unwrap();
-        for number in 0..reviewers {
-            let worker = Worker {
-                store: open().await,
-                config: config.clone(),
-                artifacts: Artifacts::open("file:artifacts", dir.path()).unwrap(),
-                workspace: workspace.clone(),
-                client: Client::new().unwrap(),
+        let workers = (0..reviewers).map(|n| (Role::Reviewer, n, at_once)).chain([(Role::Coder, reviewers, 50)]);
+        for (role, number, concurrency) in workers {
+            let store = open().await;
+            let backpressure = Arc::new(Backpressure::new(store.clone(), config.clone(), Arc::default()));
+            let client = Client::new().unwrap().behind(backpressure.clone());
+            let pool = Pool {
+                store,
                 metrics: Metrics::new().unwrap(),
                 health: Health::default(),
-                name: format!("reviewer-{number}"),
-                role: Role::Reviewer,
-                queues: Role::Reviewer.queues(),
-                concurrency: at_once,
+                name: format!("{}-{number}", role.as_str()),
+                role,
+                queues: role.queues(),
+                concurrency,
+                lease: config.workers.lease.0,
+                grace: config.workers.grace.0,
+                agent: Arc::new(Crew { config: config.clone(), client, backpressure }),
             };
-            pools.push(worker.pool());
-        }
-        for pool in pools {
             let stop = stop.clone();
             parts.push(tokio::spawn(async move { pool::run(Arc::new(pool), stop).await.unwrap() }));
         }
-        Self { store, config, stop, parts, _dir: dir }
+        Self { store, config, stop, parts }
     }
 
     async fn submit(&self, tasks: u64) {
@@ -351,82 +348,5 @@ async fn twenty_reviewers_leave_a_provider_alone_that_says_so() {
         }
         assert!(fleet.store.pauses().await.unwrap().is_empty(), "the call that went well ended the pause");
         fleet.stop().await;
-    }
-}
-
-/// How calls fail, a third of them: by the task and the number of its call, and never so many in a row that a person would
-/// be asked. Now and then a limit is used up, and whoever calls then is turned away.
-fn failing() -> Script {
-    let answered_and_burst = Mutex::new((0_u64, None::<Instant>));
-    Arc::new(move |task, n, _| {
-        let mut state = answered_and_burst.lock().unwrap();
-        let (answered, burst) = &mut *state;
-        if burst.is_some_and(|since| since.elapsed() < BURST) {
-            return Say::LateRateLimit;
-        }
-        *answered += 1;
-        if *answered % 60 == 0 {
-            *burst = Some(Instant::now());
-            return Say::LateRateLimit;
-        }
-        drop(state);
-        if n.is_multiple_of(4) {
-            return Say::Verdict;
-        }
-        let mut mixed = task.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ n.wrapping_mul(0xd1b5_4a32_d192_ed03);
-        mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        match mixed >> 32 & 0xff {
-            0..=11 => Say::Nothing,
-            12..=38 => Say::Truncated,
-            39..=56 => Say::Garbage,
-            _ => Say::Verdict,
-        }
-    })
-}
-
-/// The tasks by number: state, attempts, refiles, failed reviews.
-async fn lives(
-    kept: &Kept,
-    script: Script,
-    tasks: u64,
-) -> (Vec<(TaskState, usize, usize)>, usize, Vec<(Instant, Say)>) {
-    let (provider, address) = Provider::start(script).await;
-    let fleet = Fleet::start(&kept.url(), &address, 2, 20).await;
-    fleet.submit(tasks).await;
-    let mut all = fleet.all_done(tasks as usize).await;
-    fleet.stop().await;
-    all.sort_by_key(|t| t.title.trim_start_matches("Task ").parse::<u64>().unwrap());
-    let attempts = |t: &Task| t.phases[0].attempts.len();
-    let refiles =
-        |t: &Task| t.phases[0].attempts.iter().filter(|a| a.outcome == Some(AttemptOutcome::NeedsChanges)).count();
-    let failed =
-        all.iter().flat_map(|t| &t.phases[0].attempts).flat_map(|a| &a.reviews).filter(|r| r.failure.is_some());
-    let failed = failed.count();
-    (all.iter().map(|t| (t.state, attempts(t), refiles(t))).collect(), failed, provider.calls())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_third_of_the_review_calls_fail_and_no_coder_pays_for_it() {
-    const TASKS: u64 = 300;
-    for (with, without) in Kept::both().into_iter().zip(Kept::both()) {
-        let (expected, failed, _) = lives(&without, Arc::new(|_, _, _| Say::Verdict), TASKS).await;
-        assert_eq!(failed, 0);
-        let (found, failed, calls) = lives(&with, failing(), TASKS).await;
-        assert_eq!(found, expected, "state, attempts and refiles of every task are those of the run without failures");
-        let said = |kinds: &[Say]| calls.iter().filter(|c| kinds.contains(&c.1)).count();
-        let turned_away = said(&[Say::LateRateLimit]);
-        let bad = calls.len() - said(&[Say::Verdict]);
-        let share = bad as f64 / calls.len() as f64;
-        println!(
-            "{bad} of {} calls failed ({:.0} %), {turned_away} were turned away, {failed} failed reviews",
-            calls.len(),
-            share * 100.0
-        );
-        assert!((0.28..=0.45).contains(&share), "{share}");
-        assert!(turned_away * 3 >= bad, "{turned_away} of {bad}");
-        for kind in [Say::Nothing, Say::Truncated, Say::Garbage] {
-            assert!(said(&[kind]) > 0, "{kind:?} was never said");
-        }
-        assert!(failed > 0);
     }
 }
