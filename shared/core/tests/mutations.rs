@@ -182,7 +182,7 @@ fn a_valid_reply_that_is_damaged_in_one_place_says_what_a_strict_reader_reads_or
         .collect();
     let (mut wrong, mut same, mut another, mut nothing) = (Vec::new(), 0_u64, 0_u64, 0_u64);
     for seed in 0..runs() {
-        let mut random = Random(seed ^ 0x5ee_d0f_57c1);
+        let mut random = Random(seed ^ 0x005e_ed0f_57c1);
         let case = random.pick(&valid);
         let text = damaged_so_often(1, &case.reply, &valid, &mut random);
         let reading = read(case.format, &text);

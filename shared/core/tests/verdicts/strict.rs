@@ -106,30 +106,26 @@ fn answer(format: Format, pairs: &[(String, Value)]) -> Option<Said> {
         None | Some(Value::Null) if format == Format::Judge => 1.0,
         value => confidence(value?)?,
     };
-    let (verdict, demand) = match format {
-        Format::Judge => {
-            let fixes = of("required_fixes").ok()?;
-            let first =
-                fixes.and_then(|fixes| fixes.get(0).or(Some(fixes))).and_then(Value::as_str).unwrap_or_default();
-            let verdict = match name.as_str() {
-                "pass" => VerdictKind::Approved,
-                "fail" => VerdictKind::NeedsChanges,
-                _ => return None,
-            };
-            (verdict, first.to_owned())
-        }
-        _ => {
-            let verdict = match name.replace(['-', ' '], "_").as_str() {
-                "approved" | "approve" => VerdictKind::Approved,
-                "needs_changes" | "request_changes" | "changes_requested" => VerdictKind::NeedsChanges,
-                "retry" => VerdictKind::Retry,
-                "escalate" => VerdictKind::Escalate,
-                "reject" => VerdictKind::Reject,
-                "retry_predecessor" => VerdictKind::RetryPredecessor,
-                _ => return None,
-            };
-            (verdict, text("required_change")?)
-        }
+    let (verdict, demand) = if format == Format::Judge {
+        let fixes = of("required_fixes").ok()?;
+        let first = fixes.and_then(|fixes| fixes.get(0).or(Some(fixes))).and_then(Value::as_str).unwrap_or_default();
+        let verdict = match name.as_str() {
+            "pass" => VerdictKind::Approved,
+            "fail" => VerdictKind::NeedsChanges,
+            _ => return None,
+        };
+        (verdict, first.to_owned())
+    } else {
+        let verdict = match name.replace(['-', ' '], "_").as_str() {
+            "approved" | "approve" => VerdictKind::Approved,
+            "needs_changes" | "request_changes" | "changes_requested" => VerdictKind::NeedsChanges,
+            "retry" => VerdictKind::Retry,
+            "escalate" => VerdictKind::Escalate,
+            "reject" => VerdictKind::Reject,
+            "retry_predecessor" => VerdictKind::RetryPredecessor,
+            _ => return None,
+        };
+        (verdict, text("required_change")?)
     };
     let phase = if format == Format::Json { text("phase")?.trim().to_owned() } else { String::new() };
     Some(Said { verdict, conf, demand, phase })
