@@ -124,7 +124,8 @@ pub(crate) fn failed(command: &[String], done: &Finished, asked: &[String]) -> F
             .unwrap_or(FailureKind::Crash),
     };
     let program = command.first().map_or("the command", String::as_str);
-    Failure::new(kind, format!("`{program}` {}: {said}", done.exit))
+    let said = if said.trim().is_empty() { " and said nothing".to_owned() } else { format!(": {said}") };
+    Failure::new(kind, format!("`{program}` {}{said}", done.exit))
 }
 
 /// What a failed program's last words say of its provider, where they obviously do.

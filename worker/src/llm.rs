@@ -171,8 +171,12 @@ impl Client {
             Err(missing) => Err(missing.clone()),
         };
         let (mut read, used_up) = read.unwrap_or_else(|failure| (Read::failed(failure), None));
-        if let (Err(failure), Ok(Some(key))) = (&mut read.text, &key) {
-            failure.detail = failure.detail.replace(key.as_str(), "[key]");
+        if let Ok(Some(key)) = &key {
+            // Once more: what stood in several parts of the reply is one text now.
+            match &mut read.text {
+                Ok(text) => *text = without_key(text, key),
+                Err(failure) => failure.detail = without_key(&failure.detail, key),
+            }
         }
         let price = prices::price(&self.prices, provider.kind, question.model);
         let Read { text, input_tokens, cached_input_tokens, output_tokens } = read;
@@ -201,16 +205,22 @@ impl Client {
     ) -> Result<(Read, Option<Duration>), Failure> {
         let schema = question.schema.filter(|_| provider.structured());
         let request = wire::request(&self.http, provider, &Question { schema, ..*question }, key);
-        let mut response = request.timeout(question.timeout).send().await.map_err(|error| lost(&error, question))?;
+        let lost = |error: reqwest::Error| lost(&error, question, key);
+        let mut response = request.timeout(question.timeout).send().await.map_err(lost)?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| lost(&error, question))? {
+        while let Some(chunk) = response.chunk().await.map_err(lost)? {
             body.extend_from_slice(&chunk);
             if body.len() > MAX_REPLY {
                 let detail = format!("the reply is longer than {MAX_REPLY} bytes");
                 return Err(Failure::new(FailureKind::Malformed, detail));
             }
         }
+        // Before anything is cut: half a key at the border would be no match any more.
+        let body = match key {
+            Some(key) => body_without_key(&body, key),
+            None => body,
+        };
         let texts = || headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let failed = || Trouble::of(status, texts(), &body).failure(now);
@@ -256,7 +266,7 @@ pub fn key(provider: &Provider) -> Result<Option<String>, Failure> {
 }
 
 /// The failure of a request that got no whole answer.
-fn lost(error: &reqwest::Error, question: &Question<'_>) -> Failure {
+fn lost(error: &reqwest::Error, question: &Question<'_>, key: Option<&str>) -> Failure {
     use std::error::Error as _;
     if error.is_timeout() {
         let detail = format!("no answer within {} s", question.timeout.as_secs_f64());
@@ -269,5 +279,30 @@ fn lost(error: &reqwest::Error, question: &Question<'_>) -> Failure {
         detail = format!("{detail}: {inner}");
         cause = inner.source();
     }
-    Failure::new(kind, detail)
+    Failure::new(kind, key.map_or_else(|| detail.clone(), |key| without_key(&detail, key)))
+}
+
+/// A text without the key. Shorter ones are words, such as the `none` that a local server takes for a key.
+fn without_key(text: &str, key: &str) -> String {
+    const SHORTEST: usize = 6;
+    if key.len() < SHORTEST { text.to_owned() } else { text.replace(key, "[key]") }
+}
+
+/// A reply without the key, however JSON writes it.
+fn body_without_key(body: &[u8], key: &str) -> Vec<u8> {
+    fn clean(value: &mut Value, key: &str) {
+        match value {
+            Value::String(text) => *text = without_key(text, key),
+            Value::Array(items) => items.iter_mut().for_each(|item| clean(item, key)),
+            Value::Object(fields) => fields.values_mut().for_each(|field| clean(field, key)),
+            _ => {}
+        }
+    }
+    match serde_json::from_slice::<Value>(body) {
+        Ok(mut reply) => {
+            clean(&mut reply, key);
+            reply.to_string().into_bytes()
+        }
+        Err(_) => without_key(&String::from_utf8_lossy(body), key).into_bytes(),
+    }
 }

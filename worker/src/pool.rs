@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use refile_core::failure::{Behaviour, Failure, Scope};
+use refile_core::failure::{Behaviour, Failure};
 use refile_core::{Outcome, Queue};
 use refile_store::{Claim, ClaimRequest, Lease, Report, Store};
 use refile_telemetry::{Health, Metrics};
@@ -22,7 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::backpressure::{Room, is_pausing};
+use crate::backpressure::Room;
 use crate::worker::Role;
 use heartbeats::{heartbeats, presence};
 use reports::{Finished, Held, reports};
@@ -127,7 +127,8 @@ struct Ending {
 impl Ending {
     /// Ends the pool where a person must change the configuration first.
     fn heed(&self, failure: Option<&Failure>) {
-        if let Some(failure) = failure.filter(|f| f.kind.behaviour() == Behaviour::StopPool && f.scope != Scope::Call) {
+        let stops = |f: &&Failure| f.kind.behaviour() == Behaviour::StopPool && f.holds_beyond_the_call();
+        if let Some(failure) = failure.filter(stops) {
             tracing::error!(%failure, "the worker takes no more jobs: change the configuration and start it again");
             *self.why.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure.clone());
             self.told.cancel();
@@ -142,6 +143,21 @@ fn failure_of(outcome: &Outcome) -> Option<&Failure> {
         Outcome::AgentFailed { failure, .. } => Some(failure),
         _ => None,
     }
+}
+
+/// Why a job is put back without a trace, where it is: other jobs would fail in the same way now, and it has cost nothing.
+///
+/// What has cost something is an outcome like any other. It counts against the budget of failed reviews or of the agent's
+/// tries, never against attempts: so a person is asked at last and it does not cost for ever.
+fn put_back(outcome: &Outcome) -> Option<&Failure> {
+    let has_cost = match outcome {
+        Outcome::Reviewed(review) => review.has_cost(),
+        Outcome::AgentFailed { usage, .. } => {
+            usage.input_tokens > 0 || usage.output_tokens > 0 || usage.cost_micros > 0
+        }
+        _ => true,
+    };
+    failure_of(outcome).filter(|failure| !has_cost && failure.holds_beyond_the_call())
 }
 
 /// Gives jobs back, uncharged.
@@ -239,13 +255,13 @@ async fn job(
             tracing::warn!(%task, phase, attempt, queue, "the lease is gone: the job was stopped, nobody is charged");
         }
         Some(outcome) => {
-            let failure = failure_of(&outcome);
-            if let Some(failure) = failure.filter(|f| is_pausing(f)) {
-                tracing::info!(%task, phase, attempt, queue, %failure, "put back until the provider may be called again");
+            // Before the job is put back: this worker must not claim it again.
+            ending.heed(failure_of(&outcome));
+            if let Some(failure) = put_back(&outcome) {
+                tracing::info!(%task, phase, attempt, queue, %failure, "put back, uncharged: it would fail again now");
                 give_back(&pool, std::slice::from_ref(&claim.lease)).await;
                 return;
             }
-            ending.heed(failure);
             let report = Report { lease: claim.lease, outcome };
             if finished.send((report, Held { attempt, entry, permit })).is_err() {
                 tracing::error!("outcomes are no longer handed in; the job is redelivered when its lease has run out");

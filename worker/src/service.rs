@@ -13,7 +13,7 @@ use refile_telemetry::{Health, Metrics, logging, process};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::llm::Client;
+use crate::llm::{Client, key};
 use crate::pool;
 use crate::worker::{Role, Worker};
 use crate::workspace::Workspace;
@@ -56,6 +56,10 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
     let flags: Vec<_> = arguments.store.map(|url| ("store", url)).into_iter().collect();
     let (config, _) = refile_config::load(arguments.config.as_deref(), std::env::vars(), &flags)?;
     require_ready(&config, role).await?;
+    if role != Role::Reviewer && arguments.queues.contains(&Queue::Review) {
+        require_ready(&config, Role::Reviewer).await?;
+    }
+    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let metrics = Metrics::new()?;
     let options = OpenOptions {
         allow_volatile: arguments.allow_volatile,
@@ -111,15 +115,30 @@ pub async fn require_ready(config: &Config, role: Role) -> anyhow::Result<()> {
             .map(|(name, r)| (format!("reviewers.{name}"), r.command.as_slice()))
             .collect(),
     };
-    for (key, command) in commands {
+    if role == Role::Reviewer {
+        require_keys(config)?;
+    }
+    for (section, command) in commands {
         let Some(program) = command.first() else { continue };
         if !is_there(config, program) {
-            bail!("{key}.command: the program `{program}` is not there; install it, or name its path");
+            bail!("{section}.command: the program `{program}` is not there; install it, or name its path");
         }
         // `python3 agent.py`: without the file the interpreter would fail at each attempt.
         let file = command.get(1).filter(|file| INTERPRETERS.contains(&program.as_str()) && !file.starts_with('-'));
         if let Some(file) = file.filter(|file| !config.path(file).is_file()) {
-            bail!("{key}.command: the file `{file}` is not there; relative paths start at the configuration's folder");
+            bail!(
+                "{section}.command: the file `{file}` is not there; relative paths start at the configuration's folder"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Holds that the key of each provider is there that a reviewer may call. Without it every review would fail.
+fn require_keys(config: &Config) -> anyhow::Result<()> {
+    for (provider, reviewer) in config.providers_asked() {
+        if let Some(Err(missing)) = config.providers.get(provider).map(key) {
+            bail!("reviewers.{reviewer} asks the provider `{provider}`, and {}", missing.detail);
         }
     }
     Ok(())

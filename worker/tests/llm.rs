@@ -75,6 +75,30 @@ async fn the_key_is_never_repeated_and_a_missing_one_is_named() {
 }
 
 #[tokio::test]
+async fn no_part_of_the_key_survives_where_a_failure_is_cut_or_a_reply_repeats_it() {
+    let key = std::env::var("PATH").unwrap();
+    for before in (880..1_010).step_by(10) {
+        let message = format!("{}{key}{key}", "x".repeat(before));
+        let body = json!({"error": {"type": "authentication_error", "message": message}}).to_string();
+        // As it is, and as a server writes it that escapes slashes; and where the body is no JSON.
+        for body in [body.replace('/', "\\/"), message.clone(), body] {
+            let refused = failure(ProviderKind::Anthropic, Say::Reply(401, Vec::new(), body)).await;
+            assert!(refused.detail.contains("xxx") && !refused.detail.contains(&key[..4]), "{before}: {refused}");
+        }
+    }
+    for kind in ProviderKind::ALL {
+        let model = Model::start(vec![says(kind, &format!("it is {key}, I think"), End::Said)]).await;
+        assert_eq!(ask(&model.provider(kind)).await.text.as_deref(), Ok("it is [key], I think"), "{kind:?}");
+    }
+    // Two parts of a reply are one text.
+    let (one, other) = key.split_at(key.len() / 2);
+    let parts = json!([{"type": "text", "text": one}, {"type": "text", "text": other}]);
+    let reply = json!({"type": "message", "stop_reason": "end_turn", "content": parts, "usage": {}}).to_string();
+    let model = Model::start(vec![Say::Reply(200, Vec::new(), reply)]).await;
+    assert_eq!(ask(&model.provider(ProviderKind::Anthropic)).await.text.as_deref(), Ok("[key]"));
+}
+
+#[tokio::test]
 async fn a_connection_that_is_cut_or_refused_is_a_network_failure() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());

@@ -317,8 +317,8 @@ async fn no_more_jobs_of_an_agent_run_at_once_than_its_limit_says() {
     assert_eq!(crowd.most.load(Ordering::SeqCst), 2);
 }
 
-/// Fails with what stands in it.
-struct Fails(Failure);
+/// Fails with what stands in it, having used up that many tokens.
+struct Fails(Failure, u64);
 
 #[async_trait]
 impl Execute for Fails {
@@ -327,24 +327,44 @@ impl Execute for Fails {
     }
 
     async fn execute(&self, _: &Claim) -> Outcome {
-        let failure = self.0.clone();
-        Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage: Usage::default() }
+        let (failure, usage) = (self.0.clone(), Usage { output_tokens: self.1, ..Usage::default() });
+        Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage }
     }
 }
 
 #[tokio::test]
-async fn a_worker_whose_key_is_refused_ends_with_that_error_and_one_job_spent() {
-    let place = Place::new();
-    let (store, _) = counted(&place);
-    for n in 0..3 {
-        add(&store, &place, &format!("t{n}")).await;
-    }
+async fn a_worker_whose_key_is_refused_ends_with_that_error_and_its_job_is_put_back() {
     let refused = Failure { scope: Scope::Key, ..Failure::new(FailureKind::Auth, "HTTP 401") };
-    let pool = pool_of(&store, Arc::new(Fails(refused.clone())), 1);
-    let shutdown = CancellationToken::new();
-    assert_eq!(pool::run(pool, shutdown.clone()).await, Err(refused));
-    assert!(!shutdown.is_cancelled(), "whoever shares the token decides for itself");
-    // What it met is an outcome like any other; the other jobs were left to others.
-    assert_eq!(taken(&store, 1).await.len(), 1);
-    assert_eq!(store.stats().await.unwrap().depth.values().sum::<u64>(), 2);
+    // What has cost something is handed in, so that it can be counted.
+    for (tokens, handed_in) in [(0, 0), (1, 1)] {
+        let place = Place::new();
+        let (store, _) = counted(&place);
+        for n in 0..3 {
+            add(&store, &place, &format!("t{n}")).await;
+        }
+        let pool = pool_of(&store, Arc::new(Fails(refused.clone(), tokens)), 1);
+        let shutdown = CancellationToken::new();
+        assert_eq!(pool::run(pool, shutdown.clone()).await, Err(refused.clone()));
+        assert!(!shutdown.is_cancelled(), "whoever shares the token decides for itself");
+        let stats = store.stats().await.unwrap();
+        assert_eq!((stats.outcomes, stats.depth.values().sum::<u64>()), (handed_in, 3 - handed_in));
+        assert!(stats.leases.values().all(|held| *held == 0), "{stats:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_failure_that_is_about_its_call_alone_is_handed_in_and_the_worker_goes_on() {
+    for kind in [FailureKind::Configuration, FailureKind::RateLimit, FailureKind::Timeout] {
+        let place = Place::new();
+        let (store, _) = counted(&place);
+        for n in 0..3 {
+            add(&store, &place, &format!("t{n}")).await;
+        }
+        let pool = pool_of(&store, Arc::new(Fails(Failure::new(kind, "x"), 0)), 1);
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn(pool::run(pool, shutdown.clone()));
+        assert_eq!(taken(&store, 3).await.len(), 3, "{kind:?}");
+        shutdown.cancel();
+        running.await.unwrap().unwrap();
+    }
 }

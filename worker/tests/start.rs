@@ -41,3 +41,32 @@ fn what_is_not_configured_or_not_installed_is_said() {
     let missing = AGENT.replace("\"sh\"", "\"no-such-agent\"");
     refused(CODER, &missing, &[], &["agents.fixer.command", "no-such-agent"]);
 }
+
+/// A model that is asked, or would be.
+fn judge(name: &str, provider: &str) -> String {
+    format!(
+        "[reviewers.{name}]\ntype = \"llm\"\nprovider = \"{provider}\"\nmodel = \"m\"\n\
+         [providers.{provider}]\nkind = \"anthropic\"\napi_key_env = \"{}_KEY\"\n",
+        provider.to_uppercase()
+    )
+}
+
+#[test]
+fn a_reviewer_whose_key_is_missing_does_not_start() {
+    let says = |of: &'static str, key: &'static str| ["the environment variable ", key, of, "set it"];
+    refused(REVIEWER, &judge("strict", "one"), &[], &says("reviewers.strict asks the provider `one`", "ONE_KEY"));
+    // A member of a panel, which nobody asks on its own.
+    let board = "[reviewers.board]\ntype = \"panel\"\nmembers = [\"strict\"]\n";
+    refused(REVIEWER, &(board.to_owned() + &judge("strict", "one")), &[], &says("reviewers.strict", "ONE_KEY"));
+    // Whoever serves the queue of reviews must be able to.
+    let coder = AGENT.to_owned() + &judge("strict", "one");
+    refused(CODER, &coder, &["--queues", "review"], &says("reviewers.strict", "ONE_KEY"));
+    // A worker that asks no model needs no key: it comes as far as its store.
+    let away =
+        format!("redis://127.0.0.1:{}/0", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+    refused(CODER, &coder, &["--store", &away], &["does not answer"]);
+    // Nor does one for a provider that no reviewer names.
+    let unused = "[reviewers.plain]\ncommand = [\"sh\", \"-c\", \"true\"]\n[providers.one]\nkind = \"anthropic\"\n\
+                  api_key_env = \"ONE_KEY\"\n";
+    refused(REVIEWER, unused, &["--store", &away], &["does not answer"]);
+}

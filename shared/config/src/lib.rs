@@ -4,6 +4,9 @@
 //! - [`schema`]: the file's sections and keys, with their defaults
 //! - [`load`](fn@load): flags over environment over file over defaults
 //! - `reviewers`: who is asked in whose turn, and what a reviewer cannot be told
+//! - `fields`: which fields each type of reviewer uses
+//! - `addresses`: whether addresses are some at all
+//! - `nearest`: the known name that somebody may have meant
 //! - [`show`]: where each value comes from
 //! - [`duration`]: `"30m"` as a value
 //! - [`threshold`]: `0.7` or `"q20"` as a value
@@ -17,11 +20,15 @@ pub mod prices;
 pub mod schema;
 mod load;
 mod reviewers;
+mod fields;
+mod addresses;
+mod nearest;
 pub mod show;
 
 pub use duration::Span;
 pub use inputs::{Answer, Input, Require};
 pub use load::{ConfigError, FILE_NAME, Override, load};
+pub use nearest::nearest;
 pub use prices::{Price, Prices};
 pub use schema::{Agent, Config, Gate, Provider, Reviewer};
 pub use threshold::Threshold;

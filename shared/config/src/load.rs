@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
+use crate::nearest::hint;
 use crate::schema::{Config, ReviewerType};
 use crate::show::{Source, Sources, fixed_keys};
 
@@ -77,13 +78,21 @@ pub fn load(
         set(&mut table, key, value, &flag)?;
         sources.set(key, Source::Flag(flag));
     }
+    let fields = crate::fields::written(&table);
     let mut config: Config = table.try_into().map_err(|error| parse_error(&name, &error))?;
     config.dir = match path.parent() {
         Some(dir) if text.is_some() && !dir.as_os_str().is_empty() => dir.to_path_buf(),
         _ => PathBuf::from("."),
     };
     split_providers(&mut config);
-    validate(&config).map_err(|message| ConfigError::Invalid { path: name, message })?;
+    let of_store = |message| match sources.get("store") {
+        // It may stand in a flag or in the environment.
+        Source::Default => ConfigError::Invalid { path: name.clone(), message },
+        source => ConfigError::Invalid { path: source.to_string(), message },
+    };
+    crate::addresses::check_store(&config.store).map_err(of_store)?;
+    let invalid = |message| ConfigError::Invalid { path: name.clone(), message };
+    crate::fields::check(&config, &fields).and_then(|()| validate(&config)).map_err(invalid)?;
     Ok((config, sources))
 }
 
@@ -165,14 +174,7 @@ fn parse_error(path: &str, error: &toml::de::Error) -> ConfigError {
 fn nearest_key(message: &str) -> Option<String> {
     let rest = message.strip_prefix("unknown field `").or_else(|| message.strip_prefix("unknown variant `"))?;
     let (unknown, known) = rest.split_once("`, expected ")?;
-    known
-        .split('`')
-        .skip(1)
-        .step_by(2)
-        .map(|name| (strsim::jaro_winkler(unknown, name), name))
-        .filter(|(similarity, _)| *similarity > 0.7)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, name)| name.to_owned())
+    crate::nearest(unknown, known.split('`').skip(1).step_by(2)).map(str::to_owned)
 }
 
 /// Holds what no single key can say.
@@ -205,13 +207,15 @@ fn validate(config: &Config) -> Result<(), String> {
     }
     for name in &p.ladder {
         if !config.agents.contains_key(name) {
-            return Err(format!("policy.ladder names `{name}`, and there is no [agents.{name}]"));
+            let hint = hint(name, config.agents.keys().map(String::as_str));
+            return Err(format!("policy.ladder names `{name}`, and there is no [agents.{name}]{hint}"));
         }
     }
     for (name, reviewer) in &config.reviewers {
         crate::reviewers::validate(config, name, reviewer)?;
         crate::inputs::check(&format!("reviewers.{name}"), reviewer)?;
     }
+    crate::addresses::check(config)?;
     crate::prices::check(&config.prices)?;
     validate_limits(config)?;
     if p.budget.cost_usd.is_some_and(|usd| !usd.is_finite() || usd < 0.0) {
@@ -234,12 +238,22 @@ fn validate(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// Holds that limits let something run, and are of what there is. Repositories and workflows are known by tasks alone.
+/// Holds that limits let something run, and are of what there is. Repositories are known by tasks alone.
 fn validate_limits(config: &Config) -> Result<(), String> {
     let limits = &config.limits;
     if limits.repository == Some(0) {
         return Err("limits.repository must be at least 1; leave it out for no limit".to_owned());
     }
+    let built_in = refile_core::decide::submission::Workflow::default().name;
+    let names = |section: &str| -> Option<Vec<&str>> {
+        match section {
+            "workflows" => Some(vec![built_in.as_str()]),
+            "agents" => Some(config.agents.keys().map(String::as_str).collect()),
+            "reviewers" => Some(config.reviewers.keys().map(String::as_str).collect()),
+            "providers" => Some(config.providers.keys().map(String::as_str).collect()),
+            _ => None,
+        }
+    };
     for (section, named) in [
         ("repositories", &limits.repositories),
         ("workflows", &limits.workflows),
@@ -248,14 +262,13 @@ fn validate_limits(config: &Config) -> Result<(), String> {
         ("providers", &limits.providers),
     ] {
         for (name, most) in named {
-            let is_there = match section {
-                "agents" => config.agents.contains_key(name),
-                "reviewers" => config.reviewers.contains_key(name),
-                "providers" => config.providers.contains_key(name),
-                _ => true,
-            };
-            if !is_there {
-                return Err(format!("limits.{section} names `{name}`, and there is no [{section}.{name}]"));
+            if let Some(known) = names(section).filter(|known| !known.contains(&name.as_str())) {
+                let absent = match section {
+                    "workflows" => "workflow of that name".to_owned(),
+                    _ => format!("[{section}.{name}]"),
+                };
+                let hint = hint(name, known);
+                return Err(format!("limits.{section} names `{name}`, and there is no {absent}{hint}"));
             }
             if *most == 0 {
                 return Err(format!("limits.{section}.{name} must be at least 1; leave it out for no limit"));
@@ -336,6 +349,9 @@ pub(crate) mod tests {
             let text = format!("[limits]\n{section} = {{ x = 1 }}\n");
             check_error(&text, &["names `x`", &format!("no [{section}.x]")]);
         }
+        check_error("[limits]\nworkflows = { chnge = 1 }\n", &["names `chnge`", "did you mean `change`?"]);
+        let typo = "[limits]\nagents = { fixr = 1 }\n[agents.fixer]\ncommand = [\"x\"]\n";
+        check_error(typo, &["names `fixr`", "did you mean `fixer`?"]);
     }
 
     #[test]

@@ -72,14 +72,20 @@ pub async fn ask(
     let mut messages = vec![Message { role: Role::User, text: packet.text.clone() }];
     let started = Instant::now();
     for is_last in [false, true] {
+        // The limit is one for the whole review. Where it is over no call is made, and none is recorded.
+        let left = reviewer.timeout.0.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            let detail = format!("the {} of the review were over before the model could be asked", reviewer.timeout);
+            opinion.verdict = Err(Failure::new(FailureKind::Timeout, detail));
+            break;
+        }
         let question = Question {
             provider: reviewer.provider.as_deref().unwrap_or_default(),
             model,
             system,
             messages: &messages,
             max_tokens: reviewer.max_tokens,
-            // The limit is one for the whole review.
-            timeout: reviewer.timeout.0.saturating_sub(started.elapsed()),
+            timeout: left,
             schema: schema.as_ref(),
         };
         let answer = client.ask(provider, &question).await;
