@@ -144,6 +144,12 @@ fn failure_of(outcome: &Outcome) -> Option<&Failure> {
     }
 }
 
+/// Whether an agent that failed has used up tokens. Then its job is not put back as if nothing had been: it is reported, so
+/// that the record knows of them, and is charged to the coder neither way.
+fn has_cost(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::AgentFailed { usage, .. } if usage.input_tokens + usage.output_tokens > 0)
+}
+
 /// Gives jobs back, uncharged.
 async fn give_back(pool: &Pool, leases: &[Lease]) {
     if let Err(error) = pool.store.release(leases).await {
@@ -240,7 +246,7 @@ async fn job(
         }
         Some(outcome) => {
             let failure = failure_of(&outcome);
-            if let Some(failure) = failure.filter(|f| is_pausing(f)) {
+            if let Some(failure) = failure.filter(|f| is_pausing(f) && !has_cost(&outcome)) {
                 tracing::info!(%task, phase, attempt, queue, %failure, "put back until the provider may be called again");
                 give_back(&pool, std::slice::from_ref(&claim.lease)).await;
                 return;

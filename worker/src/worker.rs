@@ -113,7 +113,10 @@ fn limits(config: &Config) -> Limits {
             config.asked_by(name).filter(|(_, r)| r.kind == ReviewerType::Llm).find_map(|(_, r)| r.provider.as_ref());
         Some((format!("reviewer:{name}"), format!("provider:{}", called?)))
     };
-    let providers = config.reviewers.keys().filter_map(provider).collect();
+    let of_agents = config.agents.iter();
+    let of_agents = of_agents
+        .filter_map(|(name, agent)| Some((format!("agent:{name}"), format!("provider:{}", agent.provider.as_ref()?))));
+    let providers = config.reviewers.keys().filter_map(provider).chain(of_agents).collect();
     Limits { named, each_repository: section.repository, providers }
 }
 

@@ -3,6 +3,7 @@
 //! # Layout
 //! - [`schema`]: the file's sections and keys, with their defaults
 //! - [`load`](fn@load): flags over environment over file over defaults
+//! - [`agents`]: what a coder may do and use up, and what it cannot be told
 //! - `reviewers`: who is asked in whose turn, and what a reviewer cannot be told
 //! - [`show`]: where each value comes from
 //! - [`duration`]: `"30m"` as a value
@@ -14,11 +15,13 @@ pub mod duration;
 pub mod threshold;
 pub mod inputs;
 pub mod prices;
+pub mod agents;
 pub mod schema;
 mod load;
 mod reviewers;
 pub mod show;
 
+pub use agents::{Bounds, Tool};
 pub use duration::Span;
 pub use inputs::{Answer, Input, Require};
 pub use load::{ConfigError, FILE_NAME, Override, load};

@@ -83,6 +83,7 @@ pub fn load(
         _ => PathBuf::from("."),
     };
     split_providers(&mut config);
+    crate::agents::split_providers(&mut config);
     validate(&config).map_err(|message| ConfigError::Invalid { path: name, message })?;
     Ok((config, sources))
 }
@@ -199,9 +200,7 @@ fn validate(config: &Config) -> Result<(), String> {
         return Err("workers.lease must be at least 1s".to_owned());
     }
     for (name, agent) in &config.agents {
-        if agent.command.is_empty() {
-            return Err(format!("agents.{name}.command is empty; name a program, as in [\"claude\", \"-p\"]"));
-        }
+        crate::agents::validate(config, name, agent)?;
     }
     for name in &p.ladder {
         if !config.agents.contains_key(name) {
