@@ -5,9 +5,11 @@
 //! - [`model`]: the built-in agent, a loop of a model and tools
 //! - [`acp`]: a program that speaks the Agent Client Protocol
 //! - `confined`: the tree's files, for those of them that read and write through us
+//! - `transcript`: what is kept of what they do
 
 pub mod command;
 mod confined;
+mod transcript;
 pub mod model;
 pub mod acp;
 

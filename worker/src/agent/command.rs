@@ -100,7 +100,7 @@ pub(crate) fn failed(command: &[String], done: &Finished, asked: &[String]) -> F
 }
 
 /// What a failed program's last words say of its provider, where they obviously do.
-fn provider_trouble(words: &str) -> Option<FailureKind> {
+pub(super) fn provider_trouble(words: &str) -> Option<FailureKind> {
     let words = words.to_lowercase();
     let says = |phrases: &[&str]| phrases.iter().any(|p| words.contains(p));
     let number = |wanted: &str| words.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == wanted);
@@ -111,7 +111,7 @@ fn provider_trouble(words: &str) -> Option<FailureKind> {
 }
 
 /// What an agent asks or why it declines, where its last line says so.
-fn request(stdout: &str) -> Option<String> {
+pub(super) fn request(stdout: &str) -> Option<String> {
     let last = stdout.trim_end().lines().next_back()?.trim();
     let words = last.strip_prefix("REFILE: decline ").or_else(|| last.strip_prefix("REFILE: ask "))?.trim();
     (!words.is_empty()).then(|| words.to_owned())

@@ -124,6 +124,11 @@ impl Confined {
         })
     }
 
+    /// Whether a path is one of the tree's, by its words alone, and none of git's.
+    pub(super) fn is_inside(&self, path: &Path) -> bool {
+        self.inside(&path.to_string_lossy()).is_ok()
+    }
+
     /// The tree itself, for whoever walks through it.
     pub(super) fn dir(&self) -> &Dir {
         &self.dir

@@ -12,12 +12,10 @@
 //! # Layout
 //! - [`stuck`], [`window`]: rules that know nothing of the world
 //! - `tools`: what the model may have done
-//! - `transcript`: what is kept of it
 
 pub mod stuck;
 pub mod window;
 mod tools;
-mod transcript;
 
 use std::time::{Duration, Instant};
 
@@ -25,13 +23,13 @@ use refile_config::{Bounds, Provider};
 use refile_core::failure::{Behaviour, Failure, FailureKind};
 use refile_core::task::Usage;
 
+use super::transcript::Transcript;
 use super::{Ended, Job, Ran, digest};
 use crate::backpressure::is_pausing;
 use crate::llm::{Answer, Message, Question, Tool};
 use crate::process::{tail, without_secrets};
 use stuck::{Step, stuck};
 use tools::{Ending, Toolbox};
-use transcript::Transcript;
 
 /// How long one answer may take.
 const ANSWER: Duration = Duration::from_mins(10);

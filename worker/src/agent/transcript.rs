@@ -1,10 +1,10 @@
-//! What the built-in agent said and did, as the log of an attempt keeps it: bounded, and without secrets.
+//! What an agent said and did, step by step, as the log of an attempt keeps it: bounded, and without secrets.
 
 use std::fmt::Write as _;
 
 use refile_core::task::Call;
 
-use super::window::bounded;
+use super::model::window::bounded;
 use crate::llm::{ToolCall, ToolResult};
 use crate::process::without_secrets;
 
@@ -57,7 +57,8 @@ impl Transcript {
         }
     }
 
-    fn part(&mut self, mark: &str, text: &str) {
+    /// A text with a mark before it.
+    pub(super) fn part(&mut self, mark: &str, text: &str) {
         if self.text.len() > LONGEST {
             return;
         }
