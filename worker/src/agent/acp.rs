@@ -32,7 +32,7 @@ use super::command::{provider_trouble, request};
 use super::confined::Confined;
 use super::transcript::Transcript;
 use super::{Ended, Job, Ran, not_started, resolve};
-use crate::process::{Command, Talk, tail, without_secrets};
+use crate::process::{Command, Exit, Talk, tail, without_secrets};
 
 /// How long an agent may go on after it was asked to stop.
 const GRACE: Duration = Duration::from_secs(2);
@@ -99,10 +99,7 @@ pub(super) async fn run(job: &Job<'_>) -> Ran {
             let seconds = job.agent.timeout.0.as_secs_f64();
             Err(Failure::new(FailureKind::Timeout, format!("the agent had not ended after {seconds} s")))
         }
-        Ok(Err(error)) => {
-            let exit = exit.map(|exit| format!("; it {exit}")).unwrap_or_default();
-            Err(broken(&job.agent.command, &error, &exit, &without_secrets(&stderr, &job.agent.env)))
-        }
+        Ok(Err(error)) => Err(broken(&job.agent.command, &error, exit, &without_secrets(&stderr, &job.agent.env))),
     };
     if !stderr.trim().is_empty() {
         seen.transcript.part("stderr:", stderr.trim());
@@ -338,18 +335,22 @@ fn tokens(response: &PromptResponse) -> Usage {
 }
 
 /// The failure that a broken conversation amounts to.
-fn broken(command: &[String], error: &acp::Error, exit: &str, stderr: &str) -> Failure {
-    let said = format!("{error} {}", error.data.as_ref().map(ToString::to_string).unwrap_or_default());
-    let is_auth = error.code == acp::Error::auth_required().code;
+fn broken(command: &[String], error: &acp::Error, exit: Option<Exit>, stderr: &str) -> Failure {
+    let said = error.to_string();
     let kind = match provider_trouble(&said).or_else(|| provider_trouble(tail(stderr, 4_000))) {
         Some(kind) => kind,
-        None if is_auth => FailureKind::Auth,
+        None if error.code == acp::Error::auth_required().code => FailureKind::Auth,
         None => FailureKind::Crash,
     };
     let program = command.first().map_or("the agent", String::as_str);
+    // Where it went away, how it ended says more than that it did.
+    let said = match exit {
+        Some(exit) if error.message.contains("closed") => format!("{exit} in the middle of its work"),
+        _ => said,
+    };
     let stderr = tail(stderr, 400);
     let stderr = if stderr.is_empty() { String::new() } else { format!(": {stderr}") };
-    Failure::new(kind, format!("`{program}`: {}{exit}{stderr}", said.trim()))
+    Failure::new(kind, format!("`{program}`: {said}{stderr}"))
 }
 
 /// Does what waits for a disk off the thread that everything else runs on.
