@@ -13,7 +13,7 @@ use refile_telemetry::{Health, Metrics, logging, process};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::llm::Client;
+use crate::llm::{Client, key};
 use crate::pool;
 use crate::worker::{Role, Worker};
 use crate::workspace::Workspace;
@@ -111,6 +111,9 @@ pub async fn require_ready(config: &Config, role: Role) -> anyhow::Result<()> {
             .map(|(name, r)| (format!("reviewers.{name}"), r.command.as_slice()))
             .collect(),
     };
+    if role == Role::Coder {
+        require_keys_of_agents(config)?;
+    }
     for (key, command) in commands {
         let Some(program) = command.first() else { continue };
         if !is_there(config, program) {
@@ -120,6 +123,17 @@ pub async fn require_ready(config: &Config, role: Role) -> anyhow::Result<()> {
         let file = command.get(1).filter(|file| INTERPRETERS.contains(&program.as_str()) && !file.starts_with('-'));
         if let Some(file) = file.filter(|file| !config.path(file).is_file()) {
             bail!("{key}.command: the file `{file}` is not there; relative paths start at the configuration's folder");
+        }
+    }
+    Ok(())
+}
+
+/// Holds that the keys are there of the models that agents work with which may get a job.
+fn require_keys_of_agents(config: &Config) -> anyhow::Result<()> {
+    for name in config.policy().ladder {
+        let provider = config.agents.get(&name).and_then(|agent| config.providers.get(agent.provider.as_ref()?));
+        if let Some(Err(failure)) = provider.map(key) {
+            bail!("agents.{name}: {}", failure.detail);
         }
     }
     Ok(())

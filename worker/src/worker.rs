@@ -130,13 +130,15 @@ mod tests {
         let text = "[limits]\nrepository = 4\nrepositories = { \"https://h/a.git\" = 2, sub = 1 }\n\
                     workflows = { change = 20 }\nagents = { a = 8 }\nreviewers = { r = 3 }\nproviders = { p = 5 }\n\
                     [agents.a]\ncommand = [\"x\"]\n[reviewers.r]\ncommand = [\"x\"]\n\
+                    [agents.l]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m\"\n\
                     [reviewers.m]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m\"\n[providers.p]\nkind = \"openai\"\n";
         std::fs::write(dir.path().join("refile.toml"), text).unwrap();
         std::fs::create_dir(dir.path().join("sub")).unwrap();
         let (config, _) = refile_config::load(Some(&dir.path().join("refile.toml")), [], &[]).unwrap();
         let limits = limits(&config);
         assert_eq!(limits.each_repository, Some(4));
-        assert_eq!(limits.providers, [("reviewer:m".to_owned(), "provider:p".to_owned())].into());
+        let calls = ["agent:l", "reviewer:m"].map(|who| (who.to_owned(), "provider:p".to_owned()));
+        assert_eq!(limits.providers, calls.into());
         let sub = dir.path().canonicalize().unwrap().join("sub");
         let sub = format!("repository:{}", sub.display());
         let expected = [

@@ -100,6 +100,22 @@ pub(crate) fn split_providers(config: &mut Config) {
     }
 }
 
+/// Writes the bounds that are in force into the sections of the agents that have them, so that they can be shown.
+pub(crate) fn fill(config: &mut Config) {
+    for agent in config.agents.values_mut().filter(|agent| agent.kind == AgentType::Llm) {
+        let provider = agent.provider.as_ref().and_then(|name| config.providers.get(name));
+        let price =
+            provider.zip(agent.model.as_ref()).and_then(|(p, model)| prices::price(&config.prices, p.kind, model));
+        let bounds = agent.bounds();
+        agent.max_steps = Some(bounds.steps);
+        agent.max_tokens = Some(bounds.answer_tokens);
+        agent.max_total_tokens = Some(bounds.total_tokens);
+        agent.max_cost_usd = price.map(|_| bounds.cost_usd);
+        agent.max_output_bytes = Some(bounds.output_bytes);
+        agent.context_tokens = Some(bounds.context_tokens);
+    }
+}
+
 /// Holds that what an agent is told can be done.
 pub(crate) fn validate(config: &Config, name: &str, agent: &Agent) -> Result<(), String> {
     let key = format!("agents.{name}");
@@ -188,6 +204,15 @@ mod tests {
         assert_eq!(Tool::ALL.map(|tool| a.may(tool)), [true, false, false, false, true, false]);
         assert!(b.may(Tool::Bash) && !b.may(Tool::Write) && Tool::ALL.iter().all(|tool| c.may(*tool)));
         assert_eq!(a.bounds(), Bounds { steps: 7, ..Bounds::default() });
+        let (config, sources) = load_text(&llm("max_steps = 7"), &[], &[]).unwrap();
+        let shown = crate::show::lines(&config, &sources);
+        let line = |key: &str| {
+            shown.iter().find(|l| l.key == format!("agents.a.{key}")).map(|l| (l.value.to_string(), l.source.clone()))
+        };
+        assert_eq!(line("max_cost_usd").unwrap(), ("5.0".to_owned(), crate::show::Source::Default));
+        assert!(matches!(line("max_steps").unwrap().1, crate::show::Source::File(_)));
+        let own = llm("").replace("gpt-4.1", "own");
+        assert_eq!(load_text(&own, &[], &[]).unwrap().0.agents["a"].max_cost_usd, None, "nobody knows what it costs");
         let split = llm("").replace("provider = \"p\"\n", "").replace("gpt-4.1", "p/gpt-4.1");
         let (config, _) = load_text(&split, &[], &[]).unwrap();
         assert_eq!(
@@ -210,7 +235,7 @@ mod tests {
             (llm("max_cost_usd = 0.0"), vec!["agents.a.max_cost_usd"]),
             (llm("max_cost_usd = 1.0").replace("gpt-4.1", "own"), vec!["price of `own`", "[prices.\"own\"]"]),
             ("[agents.a]\ntype = \"acp\"\n".to_owned(), vec!["agents.a.command is empty"]),
-            ("[agents.a]\ntype = \"lm\"\n".to_owned(), vec!["did you mean `llm`?"]),
+            ("[agents.a]\ntype = \"lm\"\n".to_owned(), vec!["unknown variant `lm`", "`llm`"]),
             ("[agents.a]\ncommand = [\"x\"]\nmax_steps = 3\n".to_owned(), vec!["agents.a.max_steps", "type llm"]),
             ("[agents.a]\ncommand = [\"x\"]\nallowed_tools = []\n".to_owned(), vec!["agents.a.allowed_tools"]),
             ("[agents.a]\ntype = \"acp\"\ncommand = [\"x\"]\nprompt = \"file\"\n".to_owned(), vec!["agents.a.prompt"]),

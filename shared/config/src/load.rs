@@ -85,6 +85,7 @@ pub fn load(
     split_providers(&mut config);
     crate::agents::split_providers(&mut config);
     validate(&config).map_err(|message| ConfigError::Invalid { path: name, message })?;
+    crate::agents::fill(&mut config);
     Ok((config, sources))
 }
 
