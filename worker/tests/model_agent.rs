@@ -368,16 +368,16 @@ async fn the_conversation_stays_within_the_window() {
 async fn a_window_that_is_smaller_than_told_is_met_once() {
     let place = Place::new();
     let fill = |n: usize| bash(&format!("echo {n}; head -c 20000 /dev/zero | tr '\\0' x"));
-    let full = || {
+    let turned_away = || {
         let body =
             r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 tokens > 8"}}"#;
         Say::Reply(400, Vec::new(), body.to_owned())
     };
-    let agent = Scripted::new(vec![fill(1), fill(2), fill(3), fill(4), full(), done()]).await;
+    let agent = Scripted::new(vec![fill(1), fill(2), fill(3), fill(4), turned_away(), done()]).await;
     coded(&agent.run(&place).await);
     let sizes: Vec<usize> = agent.model.asked().iter().map(|a| a.2.to_string().len()).collect();
     assert!(sizes[5] < sizes[4] / 2 + 5_000, "{sizes:?}");
-    let twice = Scripted::new(vec![fill(1), fill(2), fill(3), fill(4), full(), full(), done()]).await;
+    let twice = Scripted::new(vec![fill(1), fill(2), fill(3), fill(4), turned_away(), turned_away(), done()]).await;
     let outcome = twice.run(&place).await;
     assert_eq!(failed(&outcome).0, FailureKind::ContextTooLong);
     assert_eq!(twice.model.asked().len(), 6);

@@ -284,7 +284,8 @@ fn wait(failure: &Failure, tries: u32, has_cost: bool) -> Option<Duration> {
         Behaviour::PauseProvider if failure.kind == FailureKind::Quota => None,
         Behaviour::PauseProvider => {
             let asked = failure.retry_after_ms.map_or(Duration::from_secs(15), Duration::from_millis);
-            (asked <= PATIENCE).then(|| asked.max(growing))
+            // A little longer: the pause that the fleet keeps must be over, too.
+            (asked <= PATIENCE).then(|| (asked + Duration::from_millis(250)).max(growing))
         }
         Behaviour::Retry | Behaviour::ReaskOnce => Some(growing),
         Behaviour::OtherReviewer | Behaviour::StopPool => None,
@@ -320,7 +321,7 @@ mod tests {
         let network = failed(FailureKind::Network, Scope::Call, None);
         assert_eq!([1, 2, 3, 4].map(|tries| ms(&network, tries, false)), [Some(500), Some(2_000), Some(8_000), None]);
         let limited = failed(FailureKind::RateLimit, Scope::Model, Some(7_000));
-        assert_eq!((ms(&limited, 1, false), ms(&limited, 1, true)), (None, Some(7_000)));
+        assert_eq!((ms(&limited, 1, false), ms(&limited, 1, true)), (None, Some(7_250)));
         let busy = failed(FailureKind::Overloaded, Scope::Call, Some(10));
         assert_eq!(ms(&busy, 1, false), Some(500));
         for (kind, after) in [
