@@ -13,7 +13,8 @@ mod transcript;
 pub mod model;
 pub mod acp;
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
 use refile_config::schema::AgentType;
@@ -45,6 +46,19 @@ pub struct Job<'a> {
     /// The claim that it is done under.
     pub claim: Claim<'a>,
 }
+
+impl Job<'_> {
+    /// Writes the prompt beside the tree. Gives its file, and the environment of whatever the agent runs.
+    fn surroundings(&self) -> Result<(PathBuf, Environment), Failure> {
+        let file = self.tree.put_beside("prompt.md", self.prompt.as_bytes()).map_err(|error| error.failure())?;
+        let mut env = self.claim.environment(self.tree.base(), &self.agent.env);
+        env.push(("REFILE_PROMPT_FILE".into(), file.clone().into()));
+        Ok((file, env))
+    }
+}
+
+/// The variables of a command, with their values.
+type Environment = Vec<(OsString, OsString)>;
 
 /// How an agent ended that ran to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]

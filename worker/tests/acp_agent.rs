@@ -140,11 +140,11 @@ fn pids(outside: &Path) -> Vec<String> {
 #[tokio::test]
 async fn one_that_hangs_is_asked_to_stop_and_then_killed_with_its_children() {
     let place = Place::new();
-    let attempt = attempt(&place, "hang", |a| a.timeout = Span::seconds(3));
+    let attempt = attempt(&place, "hang", |a| a.timeout = Span::seconds(6));
     let outcome = attempt.run(&place, &task(&place, "t1")).await;
     let Outcome::AgentFailed { failure, usage, .. } = outcome else { panic!("{outcome:?}") };
     assert!(
-        failure.kind == FailureKind::Timeout && failure.detail.contains("3 s") && usage.wall_ms >= 3_000,
+        failure.kind == FailureKind::Timeout && failure.detail.contains("6 s") && usage.wall_ms >= 6_000,
         "{failure}"
     );
     let outside = place.root.path().join("outside");

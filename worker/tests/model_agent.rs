@@ -323,7 +323,9 @@ async fn outputs_are_bounded_and_secrets_and_bytes_are_not_shown() {
     let script = vec![
         bash("seq 1 200000"),
         bash("head -c 5000 /dev/zero"),
-        bash("echo $CARGO_MANIFEST_DIR; echo ${CARGO_PKG_NAME:-nothing}"),
+        bash(
+            "echo $CARGO_MANIFEST_DIR; echo ${CARGO_PKG_NAME:-nothing}; cat $REFILE_PROMPT_FILE; echo $REFILE_ATTEMPT",
+        ),
         done(),
     ];
     let agent = Scripted::new(script).await.with(|a| {
@@ -342,7 +344,7 @@ async fn outputs_are_bounded_and_secrets_and_bytes_are_not_shown() {
     );
     assert!(long.contains("bytes left out ...]"));
     assert!(results(2).contains("bytes of binary output]"), "{}", results(2));
-    assert_eq!(results(3), "exit code 0\n[CARGO_MANIFEST_DIR]\nnothing\n");
+    assert_eq!(results(3), "exit code 0\n[CARGO_MANIFEST_DIR]\nnothing\nDo it well.1\n");
     assert!(!transcript(&place, &outcome).await.contains(env!("CARGO_MANIFEST_DIR")));
 }
 

@@ -39,6 +39,9 @@ const GRACE: Duration = Duration::from_secs(2);
 /// The longest message that is read, in bytes.
 const LONGEST_MESSAGE: usize = 32 << 20;
 
+/// How much of one message in pieces is kept, in bytes.
+const LONGEST_SPEECH: usize = 1 << 20;
+
 /// What is known of a session while it goes on.
 struct Session {
     files: Arc<Confined>,
@@ -68,7 +71,10 @@ pub(super) async fn run(job: &Job<'_>) -> Ran {
         }
     };
     let mut command = Command::new(resolve(&job.agent.command, job.config_dir), job.tree.dir(), job.agent.timeout.0);
-    command.env = job.claim.environment(job.tree.base(), &job.agent.env);
+    command.env = match job.surroundings() {
+        Ok((_, env)) => env,
+        Err(failure) => return Ran::not_started(failure),
+    };
     let (talk, stdin, stdout) = match Talk::open(&command) {
         Ok(open) => open,
         Err(error) => return Ran::not_started(not_started(&error)),
@@ -256,7 +262,9 @@ impl Seen {
     fn update(&mut self, update: SessionUpdate) {
         match update {
             SessionUpdate::AgentMessageChunk(chunk) => {
-                if let ContentBlock::Text(text) = chunk.content {
+                if let ContentBlock::Text(text) = chunk.content
+                    && self.words.len() < LONGEST_SPEECH
+                {
                     self.words.push_str(&text.text);
                 }
             }

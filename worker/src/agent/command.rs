@@ -38,8 +38,8 @@ pub(super) async fn run(job: &Job<'_>) -> Ran {
 }
 
 async fn start(job: &Job<'_>) -> Result<Finished, Failure> {
-    let Job { agent, config_dir, prompt, tree, claim, .. } = *job;
-    let file = tree.put_beside("prompt.md", prompt.as_bytes()).map_err(|error| error.failure())?;
+    let Job { agent, config_dir, prompt, tree, .. } = *job;
+    let (file, env) = job.surroundings()?;
     let mut argv = resolve(&agent.command, config_dir);
     for argument in &mut argv {
         if let Some(text) = argument.to_str().filter(|a| a.contains(PROMPT_FILE)) {
@@ -50,8 +50,7 @@ async fn start(job: &Job<'_>) -> Result<Finished, Failure> {
         argv.push(prompt.into());
     }
     let mut command = Command::new(argv, tree.dir(), agent.timeout.0);
-    command.env = claim.environment(tree.base(), &agent.env);
-    command.env.push(("REFILE_PROMPT_FILE".into(), file.into()));
+    command.env = env;
     if agent.prompt == PromptDelivery::Stdin {
         command.stdin = prompt.as_bytes().to_vec();
     }

@@ -3,14 +3,14 @@
 //! # How a run ends
 //! - the model calls `done`, or answers twice without calling a tool: what lies in the tree is its work
 //! - it calls `decline` or `ask`: a person decides
-//! - it goes round in circles ([`stuck`]), or its steps, tokens or money are used up: what lies in the tree is its work so far.
+//! - it goes round in circles ([`mod@stuck`]), or its steps, tokens or money are used up: what lies in the tree is its work so far.
 //!   That was the coder's own spending, so it is an attempt, which gates and reviewers judge like any other, and the next one
 //!   goes on from there. Nothing is lost, and attempts are counted, so it is not spent for ever.
 //! - its time is up, or its model cannot be called: the agent failed. That may be the provider's fault, so nobody is charged;
 //!   the job is tried again from where the attempt began.
 //!
 //! # Layout
-//! - [`stuck`], [`window`]: rules that know nothing of the world
+//! - [`mod@stuck`], [`window`]: rules that know nothing of the world
 //! - `tools`: what the model may have done
 
 pub mod stuck;
@@ -88,12 +88,9 @@ pub(super) async fn run(job: &Job<'_>) -> Ran {
         Err(failure) => return Ran::not_started(failure),
     };
     secrets.extend(provider.api_key_env.clone());
-    let toolbox = match Toolbox::new(job.agent, job.tree, job.claim, secrets.clone()) {
+    let toolbox = match Toolbox::new(job, secrets.clone()) {
         Ok(toolbox) => toolbox,
-        Err(error) => {
-            let detail = format!("cannot open the attempt's tree: {error}");
-            return Ran::not_started(Failure::new(FailureKind::Crash, detail));
-        }
+        Err(failure) => return Ran::not_started(failure),
     };
     let instructions = job.agent.instructions.as_ref().map(|words| format!("\n\n{}", words.trim())).unwrap_or_default();
     let mut run = Run {

@@ -13,16 +13,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use refile_config::{self as config, Agent};
+use refile_core::failure::{Failure, FailureKind};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::window::bounded;
 use crate::agent::confined::Confined;
+use crate::agent::{Environment, Job};
 use crate::git::Tree;
 use crate::llm::{Tool, ToolCall, ToolResult};
 use crate::process::{self, Command, Exit, Limits, ProcessError, without_secrets};
-use crate::workspace::Claim;
 
 /// How long a command may run where the model does not say.
 const USUAL_TIMEOUT: u64 = 120;
@@ -137,7 +138,7 @@ pub(super) fn ending(call: &ToolCall) -> Option<Ending> {
 pub(super) struct Toolbox<'a> {
     agent: &'a Agent,
     tree: &'a Tree,
-    claim: Claim<'a>,
+    env: Environment,
     files: Arc<Confined>,
     max_output: usize,
     /// The variables whose values are kept out of what tools say.
@@ -174,14 +175,12 @@ struct BashArguments {
 }
 
 impl<'a> Toolbox<'a> {
-    pub(super) fn new(
-        agent: &'a Agent,
-        tree: &'a Tree,
-        claim: Claim<'a>,
-        secrets: Vec<String>,
-    ) -> std::io::Result<Self> {
-        let files = Arc::new(Confined::open(tree.dir())?);
-        Ok(Self { agent, tree, claim, files, max_output: agent.bounds().output_bytes, secrets })
+    pub(super) fn new(job: &Job<'a>, secrets: Vec<String>) -> Result<Self, Failure> {
+        let Job { agent, tree, .. } = *job;
+        let (_, env) = job.surroundings()?;
+        let files = Confined::open(tree.dir())
+            .map_err(|error| Failure::new(FailureKind::Crash, format!("cannot open the attempt's tree: {error}")))?;
+        Ok(Self { agent, tree, env, files: Arc::new(files), max_output: agent.bounds().output_bytes, secrets })
     }
 
     /// Does what a model asked for. Whatever goes wrong is told to the model.
@@ -242,7 +241,7 @@ impl<'a> Toolbox<'a> {
 
     async fn shell(&self, shell: &str, script: &str, timeout: Duration) -> Result<process::Finished, ProcessError> {
         let mut command = Command::new([shell, "-c", script], self.tree.dir(), timeout);
-        command.env = self.claim.environment(self.tree.base(), &self.agent.env);
+        command.env.clone_from(&self.env);
         // Room is left for the line that says how it ended.
         let half = self.max_output.saturating_sub(200) / 2;
         command.limits = Limits { head: half, tail: half };
