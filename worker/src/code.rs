@@ -1,14 +1,16 @@
 //! A `code` job from its tree to its outcome.
 
-use refile_config::{Agent, Gate};
+use indexmap::IndexMap;
+use refile_config::{Agent, Gate, Provider};
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::task::{Change, Usage};
 use refile_core::{Outcome, Task};
 use refile_store::artifacts::{ArtifactError, Shelf};
 
-use crate::agent;
+use crate::agent::{self, Ended};
 use crate::gates::{self, Gates};
 use crate::git::{Expected, GitError, Mirror, Push, names};
+use crate::llm::Client;
 use crate::workspace::Site;
 
 /// All that an attempt needs.
@@ -22,6 +24,10 @@ pub struct CodeJob<'a> {
     pub continue_from: Option<&'a Change>,
     /// Who makes the attempt.
     pub agent: &'a Agent,
+    /// The providers of models.
+    pub providers: &'a IndexMap<String, Provider>,
+    /// The client for models.
+    pub client: &'a Client,
     /// The configured gates.
     pub gates: &'a [Gate],
     /// Run every gate even when one has failed.
@@ -67,14 +73,21 @@ async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
     let started_with = tree.write().await.map_err(git)?;
 
     job.site.shelf.put("prompt.md", job.prompt.to_owned()).await.map_err(artifact)?;
-    let ran = agent::run(job.agent, job.site.config_dir, job.prompt, &tree, claim).await;
+    let CodeJob { agent, providers, client, prompt, .. } = *job;
+    let config_dir = job.site.config_dir;
+    let ran = agent::run(&agent::Job { agent, providers, client, config_dir, prompt, tree: &tree, claim }).await;
     run.prompt_digest = Some(agent::digest(job.prompt));
-    run.usage.wall_ms = ran.wall_ms;
+    run.usage = ran.usage;
     run.transcript = Some(job.site.shelf.put("transcript.log", ran.transcript).await.map_err(artifact)?);
-    let words = ran.ended?;
+    let ended = ran.ended?;
 
     let written = tree.write().await.map_err(git)?;
-    if let Some(words) = words.filter(|_| written == started_with) {
+    let words = match ended {
+        Ended::Asks(words) => Some(words),
+        Ended::Says(words) if written == started_with => Some(words),
+        Ended::Says(_) | Ended::Done => None,
+    };
+    if let Some(words) = words {
         let Run { prompt_digest, transcript, usage } = std::mem::take(run);
         return Ok(Outcome::NeedsInput { words, prompt_digest: prompt_digest.unwrap_or_default(), transcript, usage });
     }

@@ -77,6 +77,8 @@ async fn attempt(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, 
         prompt: &prompt,
         continue_from,
         agent,
+        providers: &config.providers,
+        client: &worker.client,
         gates: &config.gates,
         keep_going: config.policy.keep_going,
     })

@@ -2,11 +2,13 @@
 //!
 //! # Layout
 //! - [`classify`]: one table from what a provider says to the kind of failure
+//! - [`tools`]: what a model may have done for it
 //! - `wire`: the wire formats, one file each
 //!
 //! A TLS provider must be installed before a [`Client`] is made; binaries do that first thing in `main`.
 
 pub mod classify;
+pub mod tools;
 mod wire;
 
 use std::fmt::Debug;
@@ -22,6 +24,7 @@ use refile_telemetry::Metrics;
 use serde_json::Value;
 
 use classify::{Trouble, error_in, used_up};
+pub use tools::{Tool, ToolCall, ToolResult};
 use wire::Read;
 
 /// The longest reply that is read, in bytes.
@@ -43,6 +46,12 @@ pub struct Message {
     pub role: Role,
     /// What.
     pub text: String,
+    /// Of the model: the tools that it wants to have used.
+    pub calls: Vec<ToolCall>,
+    /// Of us: what came of the calls in the message before.
+    pub results: Vec<ToolResult>,
+    /// Of the model: what its provider wants back as it wrote it, in place of text and calls.
+    pub raw: Option<Value>,
 }
 
 /// A question to a model.
@@ -62,6 +71,8 @@ pub struct Question<'a> {
     pub timeout: Duration,
     /// What the answer must look like: a JSON schema, for providers that can hold a model to one.
     pub schema: Option<&'a Value>,
+    /// What it may ask to be done.
+    pub tools: &'a [Tool],
 }
 
 /// What came of a question.
@@ -69,6 +80,10 @@ pub struct Question<'a> {
 pub struct Answer {
     /// The whole text, or why there is none. A reply that was cut off is a failure.
     pub text: Result<String, Failure>,
+    /// The tools that the model wants to have used; none where the text is a failure.
+    pub calls: Vec<ToolCall>,
+    /// What must go back as the provider wrote it.
+    pub raw: Option<Value>,
     /// What is kept of the call, also where it failed; nothing where none was made.
     pub call: Option<task::Call>,
 }
@@ -148,13 +163,13 @@ impl Client {
     /// Asks a model, where it may be asked.
     pub async fn ask(&self, provider: &Provider, question: &Question<'_>) -> Answer {
         let Some(turnstile) = &self.turnstile else { return self.call(provider, question).await.0 };
-        let bytes = question.system.len() + question.messages.iter().map(|m| m.text.len()).sum::<usize>();
+        let bytes = question.system.len() + question.messages.iter().map(Message::bytes).sum::<usize>();
         let tokens = bytes as u64 / 4 + u64::from(question.max_tokens);
         let call = Call { provider: question.provider, model: question.model, tokens, timeout: question.timeout };
         let started = Instant::now();
         let pass = match turnstile.enter(&call).await {
             Ok(pass) => pass,
-            Err(failure) => return Answer { text: Err(failure), call: None },
+            Err(failure) => return Answer { text: Err(failure), calls: Vec::new(), raw: None, call: None },
         };
         let timeout = question.timeout.saturating_sub(started.elapsed());
         let (answer, used_up) = self.call(provider, &Question { timeout, ..*question }).await;
@@ -179,7 +194,7 @@ impl Client {
             }
         }
         let price = prices::price(&self.prices, provider.kind, question.model);
-        let Read { text, input_tokens, cached_input_tokens, output_tokens } = read;
+        let Read { text, calls, raw, input_tokens, cached_input_tokens, output_tokens } = read;
         let call = task::Call {
             provider: question.provider.to_owned(),
             model: question.model.to_owned(),
@@ -193,7 +208,8 @@ impl Client {
         if let Some(metrics) = &self.metrics {
             count(metrics, &call);
         }
-        (Answer { text, call: Some(call) }, used_up)
+        let calls = if text.is_ok() { calls } else { Vec::new() };
+        (Answer { text, calls, raw, call: Some(call) }, used_up)
     }
 
     /// One request, what came back, and for how long nothing is left of a limit.

@@ -5,6 +5,7 @@
 
 mod capture;
 mod groups;
+mod talk;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use capture::Capture;
 pub use capture::Limits;
 use groups::Group;
 pub use groups::kill_all;
+pub use talk::Talk;
 
 /// How long a command may go on after SIGTERM, and how long its pipes are read after its end.
 const GRACE: Duration = Duration::from_secs(2);

@@ -118,6 +118,9 @@ pub async fn require_ready(config: &Config, role: Role) -> anyhow::Result<()> {
     if role == Role::Reviewer {
         require_keys(config)?;
     }
+    if role == Role::Coder {
+        require_keys_of_agents(config)?;
+    }
     for (section, command) in commands {
         let Some(program) = command.first() else { continue };
         if !is_there(config, program) {
@@ -139,6 +142,17 @@ fn require_keys(config: &Config) -> anyhow::Result<()> {
     for (provider, reviewer) in config.providers_asked() {
         if let Some(Err(missing)) = config.providers.get(provider).map(key) {
             bail!("reviewers.{reviewer} asks the provider `{provider}`, and {}", missing.detail);
+        }
+    }
+    Ok(())
+}
+
+/// Holds that the keys are there of the models that agents work with which may get a job.
+fn require_keys_of_agents(config: &Config) -> anyhow::Result<()> {
+    for name in config.policy().ladder {
+        let provider = config.agents.get(&name).and_then(|agent| config.providers.get(agent.provider.as_ref()?));
+        if let Some(Err(failure)) = provider.map(key) {
+            bail!("agents.{name}: {}", failure.detail);
         }
     }
     Ok(())

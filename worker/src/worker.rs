@@ -115,7 +115,11 @@ fn limits(config: &Config) -> Limits {
             models.filter_map(|(_, r)| r.provider.as_ref()).map(|provider| format!("provider:{provider}")).collect();
         (!called.is_empty()).then(|| (format!("reviewer:{name}"), called.into_iter().collect()))
     };
-    let providers = config.reviewers.keys().filter_map(providers).collect();
+    let of_agents = config.agents.iter();
+    let of_agents = of_agents.filter_map(|(name, agent)| {
+        Some((format!("agent:{name}"), vec![format!("provider:{}", agent.provider.as_ref()?)]))
+    });
+    let providers = config.reviewers.keys().filter_map(providers).chain(of_agents).collect();
     Limits { named, each_repository: section.repository, providers }
 }
 
@@ -129,13 +133,15 @@ mod tests {
         let text = "[limits]\nrepository = 4\nrepositories = { \"https://h/a.git\" = 2, sub = 1 }\n\
                     workflows = { change = 20 }\nagents = { a = 8 }\nreviewers = { r = 3 }\nproviders = { p = 5 }\n\
                     [agents.a]\ncommand = [\"x\"]\n[reviewers.r]\ncommand = [\"x\"]\n\
+                    [agents.l]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m\"\n\
                     [reviewers.m]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m\"\n[providers.p]\nkind = \"openai\"\n";
         std::fs::write(dir.path().join("refile.toml"), text).unwrap();
         std::fs::create_dir(dir.path().join("sub")).unwrap();
         let (config, _) = refile_config::load(Some(&dir.path().join("refile.toml")), [], &[]).unwrap();
         let limits = limits(&config);
         assert_eq!(limits.each_repository, Some(4));
-        assert_eq!(limits.providers, [("reviewer:m".to_owned(), vec!["provider:p".to_owned()])].into());
+        let calls = ["agent:l", "reviewer:m"].map(|who| (who.to_owned(), vec!["provider:p".to_owned()]));
+        assert_eq!(limits.providers, calls.into());
         let sub = dir.path().canonicalize().unwrap().join("sub");
         let sub = format!("repository:{}", sub.display());
         let expected = [

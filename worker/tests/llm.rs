@@ -9,12 +9,12 @@ use common::model::{End, Model, Say, says};
 use refile_config::Provider;
 use refile_config::schema::ProviderKind;
 use refile_core::failure::{Failure, FailureKind, Scope};
-use refile_worker::llm::{Answer, Client, Message, Question, Role};
+use refile_worker::llm::{Answer, Client, Message, Question};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn ask(provider: &Provider) -> Answer {
-    let messages = [Message { role: Role::User, text: "one".to_owned() }];
+    let messages = [Message::user("one")];
     let question = Question {
         provider: "p",
         model: "m-1",
@@ -23,6 +23,7 @@ async fn ask(provider: &Provider) -> Answer {
         max_tokens: 99,
         timeout: Duration::from_mins(1),
         schema: None,
+        tools: &[],
     };
     Client::new().unwrap().ask(provider, &question).await
 }

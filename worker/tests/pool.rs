@@ -368,3 +368,47 @@ async fn a_failure_that_is_about_its_call_alone_is_handed_in_and_the_worker_goes
         running.await.unwrap().unwrap();
     }
 }
+
+/// A coder whose provider turns it away, after it has used up so many tokens; counts its jobs.
+struct TurnedAway(u64, AtomicUsize);
+
+#[async_trait]
+impl Execute for TurnedAway {
+    async fn room(&self) -> Room {
+        Room::fixed(Arc::default())
+    }
+
+    async fn execute(&self, _: &Claim) -> Outcome {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        let failure = Failure { scope: Scope::Model, ..Failure::new(FailureKind::RateLimit, "HTTP 429") };
+        let usage = Usage { input_tokens: self.0, ..Usage::default() };
+        Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage }
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_cost_nothing_goes_back_and_one_that_did_is_reported() {
+    for tokens in [0, 7] {
+        let place = Place::new();
+        let (store, _) = counted(&place);
+        add(&store, &place, "t0").await;
+        let agent = Arc::new(TurnedAway(tokens, AtomicUsize::new(0)));
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn(pool::run(pool_of(&store, agent.clone(), 1), shutdown.clone()));
+        if tokens > 0 {
+            let reported = taken(&store, 1).await;
+            let outcome = format!("{reported:?}");
+            assert!(outcome.contains("RateLimit") && outcome.contains("input_tokens: 7"), "{outcome}");
+        } else {
+            let deadline = Instant::now() + DEADLINE;
+            while agent.1.load(Ordering::SeqCst) < 2 {
+                assert!(Instant::now() < deadline, "it was not claimed again");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        shutdown.cancel();
+        running.await.unwrap().unwrap();
+        let waiting = store.stats().await.unwrap().depth.values().sum::<u64>();
+        assert_eq!((waiting, agent.1.load(Ordering::SeqCst) == 1), if tokens > 0 { (0, true) } else { (1, false) });
+    }
+}

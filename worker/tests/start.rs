@@ -40,6 +40,12 @@ fn what_is_not_configured_or_not_installed_is_said() {
     refused(REVIEWER, AGENT, &[], &["no reviewer is configured", "[reviewers.NAME]"]);
     let missing = AGENT.replace("\"sh\"", "\"no-such-agent\"");
     refused(CODER, &missing, &[], &["agents.fixer.command", "no-such-agent"]);
+    let model = "[agents.fixer]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m\"\n\
+                 [providers.p]\nkind = \"openai\"\napi_key_env = \"NO_SUCH_KEY\"\n";
+    refused(CODER, model, &[], &["agents.fixer", "NO_SUCH_KEY", "holds no key"]);
+    // An agent that gets no job needs none.
+    let unused = format!("[policy]\nladder = [\"other\"]\n[agents.other]\ncommand = [\"no-such-agent\"]\n{model}");
+    refused(CODER, &unused, &[], &["agents.other.command"]);
 }
 
 /// A model that is asked, or would be.

@@ -3,6 +3,7 @@
 //! # Layout
 //! - [`schema`]: the file's sections and keys, with their defaults
 //! - [`load`](fn@load): flags over environment over file over defaults
+//! - [`agents`]: what a coder may do and use up, and what it cannot be told
 //! - `reviewers`: who is asked in whose turn, and what a reviewer cannot be told
 //! - `fields`: which fields each type of reviewer uses
 //! - `addresses`: whether addresses are some at all
@@ -17,6 +18,7 @@ pub mod duration;
 pub mod threshold;
 pub mod inputs;
 pub mod prices;
+pub mod agents;
 pub mod schema;
 mod load;
 mod reviewers;
@@ -25,6 +27,7 @@ mod addresses;
 mod nearest;
 pub mod show;
 
+pub use agents::{Bounds, Tool};
 pub use duration::Span;
 pub use inputs::{Answer, Input, Require};
 pub use load::{ConfigError, FILE_NAME, Override, load};

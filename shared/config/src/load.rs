@@ -85,6 +85,7 @@ pub fn load(
         _ => PathBuf::from("."),
     };
     split_providers(&mut config);
+    crate::agents::split_providers(&mut config);
     let of_store = |message| match sources.get("store") {
         // It may stand in a flag or in the environment.
         Source::Default => ConfigError::Invalid { path: name.clone(), message },
@@ -93,6 +94,7 @@ pub fn load(
     crate::addresses::check_store(&config.store).map_err(of_store)?;
     let invalid = |message| ConfigError::Invalid { path: name.clone(), message };
     crate::fields::check(&config, &fields).and_then(|()| validate(&config)).map_err(invalid)?;
+    crate::agents::fill(&mut config);
     Ok((config, sources))
 }
 
@@ -201,9 +203,7 @@ fn validate(config: &Config) -> Result<(), String> {
         return Err("workers.lease must be at least 1s".to_owned());
     }
     for (name, agent) in &config.agents {
-        if agent.command.is_empty() {
-            return Err(format!("agents.{name}.command is empty; name a program, as in [\"claude\", \"-p\"]"));
-        }
+        crate::agents::validate(config, name, agent)?;
     }
     for name in &p.ladder {
         if !config.agents.contains_key(name) {

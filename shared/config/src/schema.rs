@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
+use crate::agents::Tool;
 use crate::duration::Span;
 use crate::prices::Prices;
 pub use policy::{BudgetSection, CarrySection, PolicySection};
@@ -163,6 +164,10 @@ pub enum AgentType {
     /// Any program.
     #[default]
     Command,
+    /// A model, with the built-in tools.
+    Llm,
+    /// Any program that speaks the Agent Client Protocol on its standard input and output.
+    Acp,
 }
 
 /// How an agent is given its prompt.
@@ -179,13 +184,14 @@ pub enum PromptDelivery {
 }
 
 /// A coder.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Agent {
     /// What it is.
     #[serde(rename = "type", default)]
     pub kind: AgentType,
-    /// The program and its arguments; `{prompt_file}` stands for the file that holds the prompt.
+    /// Of a `command` and an `acp`: the program and its arguments; `{prompt_file}` stands for the file that holds the prompt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
     /// How it is given its prompt.
     #[serde(default)]
@@ -196,9 +202,59 @@ pub struct Agent {
     /// Names of environment variables that it gets from the worker's environment.
     #[serde(default)]
     pub env: Vec<String>,
-    /// The model that it works with, for reviewers with `other_model_than_coder`.
+    /// The model that it works with: of an `llm` the one that is asked, of others for reviewers with
+    /// `other_model_than_coder`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// Of an `llm`: the name of its provider.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// Of an `llm`: what it is told beside the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<String>,
+    /// Of an `llm` and an `acp`: what it may do; everything where it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed_tools: Option<Vec<Tool>>,
+    /// Of an `llm`: how many answers of the model a run may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_steps: Option<u32>,
+    /// Of an `llm`: the longest answer, in tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+    /// Of an `llm`: the tokens in and out that a run may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_total_tokens: Option<u64>,
+    /// Of an `llm`: what a run may cost, in US dollars.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_cost_usd: Option<f64>,
+    /// Of an `llm`: the longest output of a tool that it is shown, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_output_bytes: Option<usize>,
+    /// Of an `llm`: the model's window, in tokens; older outputs of tools are left out to stay within it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_tokens: Option<u64>,
+}
+
+impl Default for Agent {
+    fn default() -> Self {
+        Self {
+            kind: AgentType::default(),
+            command: Vec::new(),
+            prompt: PromptDelivery::default(),
+            timeout: half_an_hour(),
+            env: Vec::new(),
+            model: None,
+            provider: None,
+            instructions: None,
+            allowed_tools: None,
+            max_steps: None,
+            max_tokens: None,
+            max_total_tokens: None,
+            max_cost_usd: None,
+            max_output_bytes: None,
+            context_tokens: None,
+        }
+    }
 }
 
 fn half_an_hour() -> Span {

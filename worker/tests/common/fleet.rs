@@ -1,7 +1,7 @@
 //! A task in a [`Place`], and what code and land jobs make of it.
 
-use refile_config::schema::{AgentType, PromptDelivery};
-use refile_config::{Agent, Gate, Span};
+use indexmap::IndexMap;
+use refile_config::{Agent, Gate, Provider, Span};
 use refile_core::decide::submission::{NewTask, Workflow, submit};
 use refile_core::event::Actor;
 use refile_core::task::{Approval, Change};
@@ -9,6 +9,7 @@ use refile_core::{Outcome, Policy, Priority, Task, TaskId, Timestamp};
 use refile_store::artifacts::{Artifacts, Shelf};
 use refile_worker::code::{CodeJob, code};
 use refile_worker::land::{LandJob, land};
+use refile_worker::llm::Client;
 
 use refile_worker::workspace::Site;
 
@@ -17,13 +18,17 @@ use super::Place;
 /// An agent that runs a shell script.
 pub fn agent(script: &str) -> Agent {
     Agent {
-        kind: AgentType::default(),
         command: vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()],
-        prompt: PromptDelivery::default(),
         timeout: Span::seconds(60),
-        env: Vec::new(),
-        model: None,
+        ..Agent::default()
     }
+}
+
+/// The client for models.
+pub fn client() -> Client {
+    // A second test of the process finds it installed.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Client::new().unwrap()
 }
 
 pub fn gate(name: &str, run: &str) -> Gate {
@@ -59,11 +64,19 @@ pub struct Try<'a> {
     pub agent: Agent,
     pub gates: Vec<Gate>,
     pub keep_going: bool,
+    pub providers: IndexMap<String, Provider>,
 }
 
 impl Try<'_> {
     pub fn script(script: &str) -> Self {
-        Self { attempt: 1, continue_from: None, agent: agent(script), gates: Vec::new(), keep_going: false }
+        Self {
+            attempt: 1,
+            continue_from: None,
+            agent: agent(script),
+            gates: Vec::new(),
+            keep_going: false,
+            providers: IndexMap::new(),
+        }
     }
 
     pub async fn run(&self, place: &Place, task: &Task) -> Outcome {
@@ -74,6 +87,8 @@ impl Try<'_> {
             prompt: "Do it well.",
             continue_from: self.continue_from,
             agent: &self.agent,
+            providers: &self.providers,
+            client: &client(),
             gates: &self.gates,
             keep_going: self.keep_going,
         })

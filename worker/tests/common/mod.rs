@@ -3,6 +3,7 @@
 
 pub mod fleet;
 pub mod model;
+pub mod tools;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
