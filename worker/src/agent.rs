@@ -12,7 +12,7 @@ use refile_core::failure::{Failure, FailureKind};
 use sha2::{Digest, Sha256};
 
 use crate::git::Tree;
-use crate::process::{self, Command, Exit, Finished, ProcessError, tail, without_secrets};
+use crate::process::{self, Command, Exit, Finished, ProcessError, Reach, tail, without_secrets};
 use crate::workspace::Claim;
 
 /// What in a command stands for the file that holds the prompt.
@@ -60,6 +60,9 @@ async fn start(
 ) -> Result<Finished, Failure> {
     let file = tree.put_beside("prompt.md", prompt.as_bytes()).map_err(|error| error.failure())?;
     let mut argv = resolve(&agent.command, config_dir);
+    let reach = Reach { network: agent.network.unwrap_or(true), readable: &agent.readable, writable: &agent.writable };
+    // Of what the configuration says: a path in the prompt shows nothing.
+    let sandbox = tree.sandbox(&argv, reach);
     for argument in &mut argv {
         if let Some(text) = argument.to_str().filter(|a| a.contains(PROMPT_FILE)) {
             *argument = text.replace(PROMPT_FILE, &file.to_string_lossy()).into();
@@ -68,7 +71,7 @@ async fn start(
     if agent.prompt == PromptDelivery::Argument {
         argv.push(prompt.into());
     }
-    let mut command = Command::new(argv, tree.dir(), agent.timeout.0);
+    let mut command = Command::new(argv, tree.dir(), agent.timeout.0).confined(sandbox);
     command.env = claim.environment(tree.base(), &agent.env);
     command.env.push(("REFILE_PROMPT_FILE".into(), file.into()));
     if agent.prompt == PromptDelivery::Stdin {

@@ -6,6 +6,7 @@
 //! - `command`: throughput, latency and growth, through `refile bench`
 //! - `fleet`: turns, heartbeats and a killed worker, through the store's own calls
 //! - `processes`: idle processes, starts, sizes
+//! - `trees`: trees of attempts
 //! - `figures`, `targets`, `report`, `svg`: what was measured, what was aimed at, and both as text
 //! - `long`: millions of tasks through one server
 
@@ -18,6 +19,7 @@ mod machine;
 mod command;
 mod fleet;
 mod processes;
+mod trees;
 mod long;
 
 use std::path::PathBuf;
@@ -85,6 +87,7 @@ async fn set(sizes: Sizes, root: &std::path::Path) -> anyhow::Result<()> {
     let mut found = Figures { is_trial, machine: machine::read(&programs), ..Figures::default() };
     found.binary_bytes = processes::binary_bytes(&programs)?;
     // What is short comes first: where something is wrong, it shows at once.
+    found.trees = trees::trees(&sizes).await?;
     found.turns = fleet::turns(&sizes).await?;
     found.heartbeats = fleet::heartbeats(&programs, &sizes).await?;
     found.idle = processes::idle(&programs, &sizes).await?;

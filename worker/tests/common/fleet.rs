@@ -1,5 +1,6 @@
 //! A task in a [`Place`], and what code and land jobs make of it.
 
+use refile_config::bounds::DiffPolicy;
 use refile_config::schema::{AgentType, PromptDelivery};
 use refile_config::{Agent, Gate, Span};
 use refile_core::decide::submission::{NewTask, Workflow, submit};
@@ -22,12 +23,21 @@ pub fn agent(script: &str) -> Agent {
         prompt: PromptDelivery::default(),
         timeout: Span::seconds(60),
         env: Vec::new(),
+        network: None,
+        readable: Vec::new(),
+        writable: Vec::new(),
         model: None,
     }
 }
 
 pub fn gate(name: &str, run: &str) -> Gate {
-    Gate { name: name.to_owned(), run: run.to_owned(), timeout: Span::seconds(60), required_change: None }
+    Gate {
+        name: name.to_owned(),
+        run: run.to_owned(),
+        timeout: Span::seconds(60),
+        network: None,
+        required_change: None,
+    }
 }
 
 pub fn task(place: &Place, id: &str) -> Task {
@@ -59,11 +69,19 @@ pub struct Try<'a> {
     pub agent: Agent,
     pub gates: Vec<Gate>,
     pub keep_going: bool,
+    pub diff_policy: DiffPolicy,
 }
 
 impl Try<'_> {
     pub fn script(script: &str) -> Self {
-        Self { attempt: 1, continue_from: None, agent: agent(script), gates: Vec::new(), keep_going: false }
+        Self {
+            attempt: 1,
+            continue_from: None,
+            agent: agent(script),
+            gates: Vec::new(),
+            keep_going: false,
+            diff_policy: DiffPolicy::default(),
+        }
     }
 
     pub async fn run(&self, place: &Place, task: &Task) -> Outcome {
@@ -76,6 +94,7 @@ impl Try<'_> {
             agent: &self.agent,
             gates: &self.gates,
             keep_going: self.keep_going,
+            diff_policy: &self.diff_policy,
         })
         .await
     }
