@@ -86,14 +86,14 @@ async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
     let head = mirror.commit(&written, &base, &message(job.site.task)).await.map_err(git)?;
     let (branch, policy) =
         (claim.branch().map_err(git)?, policy(job, &mirror, &tree, &base, &head).await.map_err(git)?);
-    if policy.is_too_large {
+    let Some(patch_id) = policy.patch_id else {
         // Neither pushed nor made a diff of: the next attempt must do without it.
         let change = Change { summary: ran.summary, files: policy.files, ..bare_change(&branch, &base, &head) };
         let Run { prompt_digest, transcript, usage } = std::mem::take(run);
         let prompt_digest = prompt_digest.unwrap_or_default();
         return Ok(Outcome::Coded { change, gates: vec![policy.report], prompt_digest, transcript, usage });
-    }
-    let mut change = describe(&mirror, job.site.shelf, &branch, &base, &head).await?;
+    };
+    let mut change = described(&mirror, job.site.shelf, &branch, (&base, &head), patch_id).await?;
     change.summary = ran.summary;
 
     let files = mirror.files(&base, &head).await.map_err(git)?;
@@ -126,16 +126,24 @@ async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
 struct Judged {
     report: GateReport,
     files: u32,
-    is_too_large: bool,
+    /// Nothing where the diff is too large to be made.
+    patch_id: Option<String>,
 }
 
 async fn policy(job: &CodeJob<'_>, mirror: &Mirror, tree: &Tree, base: &str, head: &str) -> Result<Judged, GitError> {
     let entries = mirror.entries(base, head).await?;
     let paths: Vec<String> = entries.iter().map(|entry| entry.path.clone()).collect();
     let (refused, lfs) = (tree.refused(), tree.kept_with_lfs(&paths).await?);
-    let report = diff_policy(job.diff_policy, &entries, Aside { refused: &refused, lfs: &lfs });
-    let is_too_large = policy::bytes(&entries) > job.diff_policy.max_bytes;
-    Ok(Judged { report, files: entries.len() as u32, is_too_large })
+    let mut report = diff_policy(job.diff_policy, &entries, Aside { refused: &refused, lfs: &lfs });
+    let mut patch_id = None;
+    if policy::bytes(&entries) <= job.diff_policy.max_bytes {
+        // What it takes away counts too: of the two diffs that are made this one is larger.
+        match mirror.patch_id(base, head).await {
+            Err(GitError::TooLarge { limit, .. }) => report = policy::diff_too_large(limit),
+            other => patch_id = Some(other?),
+        }
+    }
+    Ok(Judged { report, files: entries.len() as u32, patch_id })
 }
 
 /// A change of which nothing but its commits is told.
@@ -182,10 +190,21 @@ pub(crate) async fn describe(
     base: &str,
     head: &str,
 ) -> Result<Change, Failure> {
+    let patch_id = mirror.patch_id(base, head).await.map_err(git)?;
+    described(mirror, shelf, branch, (base, head), patch_id).await
+}
+
+async fn described(
+    mirror: &Mirror,
+    shelf: &Shelf,
+    branch: &str,
+    (base, head): (&str, &str),
+    patch_id: String,
+) -> Result<Change, Failure> {
     names::branch(branch).map_err(git)?;
     let diff = mirror.diff(base, head).await.map_err(git)?;
     Ok(Change {
-        patch_id: mirror.patch_id(base, head).await.map_err(git)?,
+        patch_id,
         files: mirror.files(base, head).await.map_err(git)?.len() as u32,
         diff: Some(shelf.put("change.diff", diff).await.map_err(artifact)?),
         ..bare_change(branch, base, head)

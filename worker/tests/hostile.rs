@@ -94,7 +94,7 @@ async fn host(place: &Place, mirror: &Mirror, tree: &Tree, base: &str, fence: u6
     let branch = format!("refile/t1/change/1-{fence}");
     mirror.push(&head, &branch, Expected::Absent).await.unwrap();
     assert_eq!(mirror.fetch(&branch).await.unwrap(), head);
-    assert_eq!(mirror.branches("refile/").await.unwrap(), [branch.clone()]);
+    assert_eq!(mirror.branches("refile/").await.unwrap(), std::slice::from_ref(&branch));
     // The next attempt starts from what the agent left.
     let next = self::tree(place, mirror, fence + 1, &now, &merge.tree).await;
     next.write().await.unwrap();
@@ -262,6 +262,17 @@ async fn a_large_diff_below_the_policy_is_bounded_too() {
     // What is larger than 32 MiB is told as a binary file that differs.
     assert!(diff.len() < 64 << 20, "{}", diff.len());
     assert!(String::from_utf8_lossy(&diff).contains("Binary files /dev/null and b/big.txt differ"));
+}
+
+#[tokio::test]
+async fn a_diff_that_takes_too_much_away_is_turned_down_by_its_size() {
+    let place = Place::bare();
+    for part in ["1", "2", "3"] {
+        place.commit(&[(part, &format!("a line of part {part}\n").repeat(1_300_000))]);
+    }
+    let (gates, said) = gates_of(&place, &Try::script("rm 1 2 3")).await;
+    assert_eq!(gates, [("diff_policy".to_owned(), false)]);
+    assert!(said.contains("its diff holds more than 67108864 bytes"), "{said}");
 }
 
 /// Run again by itself with a secret in its environment.

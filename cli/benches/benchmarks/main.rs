@@ -33,7 +33,7 @@ use server::Programs;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const USAGE: &str = "usage: benchmarks [--quick] [--out DIR]\n       benchmarks --long [ROUNDS TASKS] [--out DIR]";
+const USAGE: &str = "usage: benchmarks [--quick] [--out DIR]\n       benchmarks --trees\n       benchmarks --long [ROUNDS TASKS] [--out DIR]";
 
 /// How large the set is.
 #[derive(Debug, Clone, Copy)]
@@ -74,6 +74,7 @@ async fn main() -> anyhow::Result<()> {
         }
         ["--long"] => long::run(&Programs::find()?, 20, 100_000, &root).await,
         ["--long", rounds, tasks] => long::run(&Programs::find()?, rounds.parse()?, tasks.parse()?, &root).await,
+        ["--trees"] => trees::trees(&Sizes { is_quick: false }).await.map(drop),
         ["--quick"] => set(Sizes { is_quick: true }, &root).await,
         [] => set(Sizes { is_quick: false }, &root).await,
         _ => anyhow::bail!(USAGE),

@@ -33,11 +33,7 @@ pub(crate) async fn trees(sizes: &Sizes) -> anyhow::Result<Trees> {
         let claim = Claim { task: &task, phase: "change", attempt: 1, fence: round as u64 };
         let tree = workspace.tree(&mirror, claim, "main", &base, &base).await?;
         let took = started.elapsed().as_secs_f64() * 1_000.0;
-        if round % 2 == 1 {
-            ahead.push(took)
-        } else {
-            cold.push(took)
-        }
+        (if round % 2 == 1 { &mut ahead } else { &mut cold }).push(took);
         drop(tree);
     }
     let found = Trees { files, rounds, cold_ms: median(&cold), ahead_ms: median(&ahead) };
@@ -52,7 +48,7 @@ fn fill(origin: &Path, files: u64) -> anyhow::Result<()> {
         if file % 50 == 0 {
             std::fs::create_dir_all(&dir)?;
         }
-        let text: String = (0..40).map(|line| format!("fn f{file}_{line}() {{}}\n")).collect();
+        let text = format!("fn f{file}() {{}}\n").repeat(40);
         std::fs::write(dir.join(format!("f{file}.rs")), text)?;
     }
     git(origin, &["init", "--quiet", "--initial-branch=main"])?;

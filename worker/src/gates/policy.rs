@@ -61,6 +61,12 @@ pub fn diff_policy(policy: &DiffPolicy, entries: &[Entry], aside: Aside<'_>) -> 
     GateReport { required_change: Some(first), ..built_in(DIFF_POLICY, Some(output)) }
 }
 
+/// The report on a change whose diff cannot be read whole.
+pub fn diff_too_large(limit: usize) -> GateReport {
+    let words = format!("Make the change smaller: its diff holds more than {limit} bytes, with what it takes away");
+    GateReport { required_change: Some(words.clone()), ..built_in(DIFF_POLICY, Some(words)) }
+}
+
 /// What is wrong with one entry.
 fn complaint(policy: &DiffPolicy, entry: &Entry, lfs: &[String]) -> Option<String> {
     let path = shown(&entry.path);

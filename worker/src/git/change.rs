@@ -64,7 +64,7 @@ impl Mirror {
     /// more, what was taken out of it does not come back with the change.
     pub async fn merge_onto(&self, onto: &str, base: &str, head: &str) -> Result<Merge, GitError> {
         let args = ["merge-base", "--is-ancestor", names::commit(base)?, names::commit(onto)?];
-        if self.git().with_input(&args, Vec::new(), &[0, 1]).await?.code == 0 {
+        if base == onto || self.git().with_input(&args, Vec::new(), &[0, 1]).await?.code == 0 {
             return self.merge(onto, head).await;
         }
         let args = ["commit-tree", &self.tree_of(base).await?, "-F", "-"];

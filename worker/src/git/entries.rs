@@ -1,6 +1,6 @@
 //! What a change consists of, entry by entry, as the diff policy judges it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::contents::{asking, blobs_in};
 use super::run::entries;
@@ -41,21 +41,24 @@ pub struct Entry {
 impl Mirror {
     /// All that differs between two commits; a renamed file is one that is gone and one that is new.
     pub async fn entries(&self, from: &str, to: &str) -> Result<Vec<Entry>, GitError> {
-        let ends = [names::commit(from)?, names::commit(to)?];
-        let args = ["diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames"];
-        let raw = self.git().ok(&[args.as_slice(), &ends].concat()).await?.stdout;
-        let args = ["diff-tree", "-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv"];
-        let counted = self.git().ok(&[args.as_slice(), &ends].concat()).await?.entries();
-        let binary = |entry: &String| entry.strip_prefix("-\t-\t").map(str::to_owned);
-        let binaries: std::collections::BTreeSet<String> = counted.iter().filter_map(binary).collect();
-
-        let mut found = Vec::new();
-        let mut parts = entries(&raw).into_iter();
-        while let (Some(head), Some(path)) = (parts.next(), parts.next()) {
-            let fields: Vec<&str> = head.trim_start_matches(':').split(' ').collect();
-            let [_, mode, _, blob, status] = fields[..] else { continue };
-            let blob = (status != "D" && mode != "160000").then(|| blob.to_owned());
-            found.push((path, mode.to_owned(), blob));
+        // First every entry as `:100644 100644 <old> <new> M`, NUL, path, NUL; then the counted lines of each.
+        let args = ["diff-tree", "-r", "-z", "--raw", "--numstat", "--no-abbrev", "--no-renames", "--no-ext-diff"];
+        let args = [args.as_slice(), &["--no-textconv", names::commit(from)?, names::commit(to)?]].concat();
+        let told = self.git().ok(&args).await?.stdout;
+        let (mut found, mut binaries) = (Vec::new(), BTreeSet::new());
+        let mut parts = entries(&told).into_iter();
+        while let Some(head) = parts.next() {
+            let Some(fields) = head.strip_prefix(':') else {
+                binaries.extend(head.strip_prefix("-\t-\t").map(str::to_owned));
+                continue;
+            };
+            let fields: Vec<&str> = fields.split(' ').collect();
+            let ([_, mode, _, blob, status], Some(path)) = (&fields[..], parts.next()) else { continue };
+            let blob = (*status != "D" && *mode != "160000").then(|| (*blob).to_owned());
+            found.push((path, (*mode).to_owned(), blob));
+        }
+        if found.is_empty() {
+            return Ok(Vec::new());
         }
         let blobs: Vec<String> = found.iter().filter_map(|(_, _, blob)| blob.clone()).collect();
         let sizes = self.git().with_input(&["cat-file", "--batch-check=%(objectsize)"], asking(&blobs), &[0]).await?;
@@ -67,7 +70,11 @@ impl Mirror {
             blob.is_some() && (mode == "120000" || is_modules(path)) && size(blob) <= MAX_TEXT
         };
         let wanted: Vec<String> = found.iter().filter(is_text).filter_map(|(_, _, blob)| blob.clone()).collect();
-        let read = self.git().with_input(&["cat-file", "--batch"], asking(&wanted), &[0]).await?.stdout;
+        let read = if wanted.is_empty() {
+            Vec::new()
+        } else {
+            self.git().with_input(&["cat-file", "--batch"], asking(&wanted), &[0]).await?.stdout
+        };
         let texts: BTreeMap<&String, String> =
             wanted.iter().zip(blobs_in(&read).into_iter().map(|b| String::from_utf8_lossy(b).into_owned())).collect();
         let entry = |(path, mode, blob): &(String, String, Option<String>)| {
@@ -93,6 +100,17 @@ pub(crate) fn is_modules(path: &str) -> bool {
 impl Tree {
     /// Those of the paths that the repository keeps with Git LFS: what lies in the tree for them are pointers.
     pub async fn kept_with_lfs(&self, paths: &[String]) -> Result<Vec<String>, GitError> {
+        let has_attributes = |path: &String| {
+            self.dir()
+                .join(path)
+                .ancestors()
+                .skip(1)
+                .take_while(|dir| dir.starts_with(self.dir()))
+                .any(|dir| dir.join(".gitattributes").exists())
+        };
+        if !paths.iter().any(has_attributes) {
+            return Ok(Vec::new());
+        }
         let input: Vec<u8> = paths.iter().flat_map(|path| [path.as_str(), "\0"]).collect::<String>().into_bytes();
         let told = self.git().with_input(&["check-attr", "-z", "--stdin", "filter"], input, &[0]).await?.entries();
         Ok(told.chunks(3).filter(|c| c.get(2).is_some_and(|v| v == "lfs")).map(|c| c[0].clone()).collect())
