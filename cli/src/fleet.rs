@@ -14,6 +14,7 @@ use refile_store::{PauseTarget, Paused, Stats, Store};
 use refile_telemetry::{Health, Metrics, process};
 use refile_worker::llm::Client;
 use refile_worker::pool;
+use refile_worker::process::Guard;
 use refile_worker::service::require_ready;
 use refile_worker::worker::{Role, Worker};
 use refile_worker::workspace::Workspace;
@@ -71,12 +72,14 @@ impl Fleet {
         };
         let listener: Option<TcpListener> = if serve { Some(coordinator.listen().await?) } else { None };
         let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+        let guard = Guard::start(&config).await?;
         let worker = |role: Role, concurrency: usize| -> anyhow::Result<Worker> {
             Ok(Worker {
                 store: store.clone(),
                 config: config.clone(),
                 artifacts: artifacts.clone(),
-                workspace: Workspace::open(&config.path(&config.workers.dir))?,
+                workspace: Workspace::open(&config.path(&config.workers.dir))?
+                    .guarded(guard.clone(), config.workspace.max_bytes),
                 client: Client::new()?.with_metrics(&metrics).with_prices(&config.prices),
                 metrics: metrics.clone(),
                 health: Health::default(),

@@ -26,6 +26,7 @@ use sha2::{Digest, Sha256};
 pub(crate) use self::command::{failed, not_started, resolve};
 use crate::git::Tree;
 use crate::llm::Client;
+use crate::process::Reach;
 use crate::workspace::Claim;
 
 /// What every agent is given.
@@ -98,6 +99,11 @@ pub async fn run(job: &Job<'_>) -> Ran {
         AgentType::Llm => model::run(job).await,
         AgentType::Acp => acp::run(job).await,
     }
+}
+
+/// What of the machine an agent reaches from the sandbox.
+fn reach(agent: &Agent) -> Reach<'_> {
+    Reach { network: agent.network.unwrap_or(true), readable: &agent.readable, writable: &agent.writable }
 }
 
 /// SHA-256 of a text, in hex.

@@ -81,6 +81,7 @@ async fn attempt(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, 
         client: &worker.client,
         gates: &config.gates,
         keep_going: config.policy.keep_going,
+        diff_policy: &config.diff_policy,
     })
     .await
 }

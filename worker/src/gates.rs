@@ -1,6 +1,8 @@
-//! Checks that need no model: the two built-in ones about the diff, and the commands of the configuration.
+//! Checks that need no model: the built-in ones about the diff, and the commands of the configuration.
 
-use std::path::Path;
+pub mod policy;
+
+use std::ffi::OsString;
 use std::time::Duration;
 
 use refile_config::Gate;
@@ -9,8 +11,8 @@ use refile_core::gate::{EMPTY_DIFF, GateReport, MERGE_CONFLICT, output_tail};
 use refile_store::artifacts::Shelf;
 
 use crate::agent::not_started;
-use crate::git::{GitError, Mirror};
-use crate::process::{self, Command, Exit, Finished, tail};
+use crate::git::{GitError, Mirror, Tree};
+use crate::process::{self, Command, Exit, Finished, Reach, tail};
 use crate::workspace::Claim;
 
 /// The configured gates, and what they run on.
@@ -62,7 +64,7 @@ pub async fn merge_conflict(
         return Ok(conflict("conflict markers are left in", &left));
     }
     if base_now != base {
-        let files = mirror.merge(base_now, head).await?.conflicts;
+        let files = mirror.merge_onto(base_now, base, head).await?.conflicts;
         if !files.is_empty() {
             return Ok(conflict(
                 &format!("the base branch moved to {base_now}, and the change conflicts with it in"),
@@ -73,13 +75,13 @@ pub async fn merge_conflict(
     Ok(built_in(MERGE_CONFLICT, None))
 }
 
-/// Runs the configured gates in a folder. `changed` are the files that the change touches.
+/// Runs the configured gates in a tree. `changed` are the files that the change touches.
 ///
 /// A gate that cannot run at all is a failure of the fleet, not of the change.
-pub async fn run(gates: &Gates<'_>, dir: &Path, base: &str, changed: &[String]) -> Result<Vec<GateReport>, Failure> {
+pub async fn run(gates: &Gates<'_>, tree: &Tree, base: &str, changed: &[String]) -> Result<Vec<GateReport>, Failure> {
     let mut reports = Vec::new();
     for gate in gates.gates {
-        let report = one(gates, gate, dir, base, changed).await?;
+        let report = one(gates, gate, tree, base, changed).await?;
         let passed = report.passed;
         reports.push(report);
         if !passed && !gates.keep_going {
@@ -92,11 +94,13 @@ pub async fn run(gates: &Gates<'_>, dir: &Path, base: &str, changed: &[String]) 
 async fn one(
     gates: &Gates<'_>,
     gate: &Gate,
-    dir: &Path,
+    tree: &Tree,
     base: &str,
     changed: &[String],
 ) -> Result<GateReport, Failure> {
-    let mut command = Command::new(["sh", "-c", &gate.run], dir, gate.timeout.0);
+    let argv = ["sh", "-c", &gate.run].map(OsString::from);
+    let sandbox = tree.sandbox(&argv, Reach { network: gate.network.unwrap_or(false), ..Reach::default() });
+    let mut command = Command::new(argv, tree.dir(), gate.timeout.0).confined(sandbox);
     command.env = gates.claim.environment(base, &[]);
     let done = process::run(&command).await.map_err(|error| not_started(&error))?;
     if let Some(why) = could_not_run(gate, &done, changed) {

@@ -62,7 +62,7 @@ async fn round(job: &LandJob<'_>, mirror: &Mirror) -> Result<Option<Outcome>, Fa
     let tree = if base == change.base_commit {
         mirror.tree_of(&approval.head).await.map_err(git)?
     } else {
-        let merge = mirror.merge(&base, &approval.head).await.map_err(git)?;
+        let merge = mirror.merge_onto(&base, &change.base_commit, &approval.head).await.map_err(git)?;
         if !merge.conflicts.is_empty() {
             let reason = format!("`{}` moved to {base}, and the change conflicts with it in", task.base);
             return Ok(Some(Outcome::LandingRejected { gate: gates::conflict(&reason, &merge.conflicts) }));
@@ -132,7 +132,7 @@ async fn failed_gate(
     let claim = job.site.claim();
     let tree = job.site.workspace.tree(mirror, claim, &job.site.task.base, base, merged).await.map_err(git)?;
     let configured = Gates { gates: job.gates, keep_going: false, shelf: job.site.shelf, claim };
-    let reports = gates::run(&configured, tree.dir(), base, &files).await?;
+    let reports = gates::run(&configured, &tree, base, &files).await?;
     Ok(reports.into_iter().find(|report| !report.passed))
 }
 

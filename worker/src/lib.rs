@@ -5,6 +5,7 @@
 //! Read in this order; what is listed here takes values and returns values, and knows no store:
 //! - [`process`]: one command, in a process group of its own
 //! - [`git`]: mirrors, trees, snapshots and merges; the only place that runs git
+//! - `spares`: trees that are checked out ahead
 //! - [`workspace`]: where mirrors and the attempts' trees lie
 //! - [`agent`]: runs a coder's agent on its prompt
 //! - [`gates`]: checks that need no model
@@ -23,6 +24,7 @@
 
 pub mod process;
 pub mod git;
+mod spares;
 pub mod workspace;
 pub mod agent;
 pub mod gates;

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::llm::{Client, key};
 use crate::pool;
+use crate::process::Guard;
 use crate::worker::{Role, Worker};
 use crate::workspace::Workspace;
 
@@ -60,6 +61,7 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
         require_ready(&config, Role::Reviewer).await?;
     }
     config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    let guard = Guard::start(&config).await?;
     let metrics = Metrics::new()?;
     let options = OpenOptions {
         allow_volatile: arguments.allow_volatile,
@@ -73,7 +75,7 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
     let worker = Worker {
         store: refile_store::open(&config.store, &config.dir, options).await?,
         artifacts: Artifacts::open(&config.artifacts, &config.dir)?,
-        workspace: Workspace::open(&config.path(&config.workers.dir))?,
+        workspace: Workspace::open(&config.path(&config.workers.dir))?.guarded(guard, config.workspace.max_bytes),
         client: Client::new()?.with_metrics(&metrics).with_prices(&config.prices),
         config: Arc::new(config),
         metrics,

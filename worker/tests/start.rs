@@ -35,6 +35,36 @@ fn a_redis_that_is_away_is_said() {
 }
 
 #[test]
+fn a_sandbox_that_is_required_and_missing_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    for tool in ["sh", "git"] {
+        let found =
+            std::env::split_paths(&std::env::var_os("PATH").unwrap()).map(|d| d.join(tool)).find(|p| p.is_file());
+        std::os::unix::fs::symlink(found.unwrap(), dir.path().join(tool)).unwrap();
+    }
+    let with = |mode: &str| {
+        std::fs::write(dir.path().join("refile.toml"), format!("sandbox = \"{mode}\"\n{AGENT}")).unwrap();
+        // The store is away, so that none comes up.
+        let ran = Command::new(CODER)
+            .args(["--store", "redis://127.0.0.1:1/0"])
+            .current_dir(dir.path())
+            .env_clear()
+            .env("PATH", dir.path())
+            .output()
+            .unwrap();
+        assert_eq!(ran.status.code(), Some(1));
+        String::from_utf8(ran.stderr).unwrap()
+    };
+    let said = with("required");
+    assert!(said.contains("`bwrap` is not installed") && said.contains("install bubblewrap"), "{said}");
+    assert!(!said.contains("127.0.0.1"), "{said}");
+    let said = with("auto");
+    assert!(said.contains("NO SANDBOX") && said.contains("127.0.0.1"), "{said}");
+    let said = with("off");
+    assert!(said.contains("can do all that this user can do") && said.contains("127.0.0.1"), "{said}");
+}
+
+#[test]
 fn what_is_not_configured_or_not_installed_is_said() {
     refused(CODER, "", &[], &["no agent is configured", "[agents.NAME]"]);
     refused(REVIEWER, AGENT, &[], &["no reviewer is configured", "[reviewers.NAME]"]);

@@ -10,6 +10,7 @@ use ReviewerType::{Command, Llm, Panel};
 const FIELDS: &[(&str, &[ReviewerType])] = &[
     ("command", &[Command]),
     ("env", &[Command]),
+    ("network", &[Command]),
     ("provider", &[Llm]),
     ("fallback_model", &[Llm]),
     ("instructions", &[Llm]),
@@ -92,6 +93,7 @@ mod tests {
     const VALUES: &[(&str, &str)] = &[
         ("command", "[\"x\"]"),
         ("env", "[]"),
+        ("network", "true"),
         ("provider", "\"p\""),
         ("fallback_model", "\"m-2\""),
         ("instructions", "\"Mind the locks.\""),

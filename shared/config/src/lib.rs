@@ -11,11 +11,13 @@
 //! - [`show`]: where each value comes from
 //! - [`duration`]: `"30m"` as a value
 //! - [`threshold`]: `0.7` or `"q20"` as a value
+//! - [`bounds`]: what commands may use up and reach, and what a change may hold
 //! - [`inputs`]: what a reviewer is given to judge by
 //! - [`prices`]: what models cost
 
 pub mod duration;
 pub mod threshold;
+pub mod bounds;
 pub mod inputs;
 pub mod prices;
 pub mod agents;

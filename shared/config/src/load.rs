@@ -218,6 +218,7 @@ fn validate(config: &Config) -> Result<(), String> {
     crate::addresses::check(config)?;
     crate::prices::check(&config.prices)?;
     validate_limits(config)?;
+    crate::bounds::check(&config.limits.process, &config.diff_policy)?;
     if p.budget.cost_usd.is_some_and(|usd| !usd.is_finite() || usd < 0.0) {
         return Err("policy.budget.cost_usd must be 0 or more".to_owned());
     }

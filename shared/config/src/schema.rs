@@ -16,6 +16,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::agents::Tool;
+use crate::bounds::{DiffPolicy, ProcessLimits, Sandbox, WorkspaceSection};
 use crate::duration::Span;
 use crate::prices::Prices;
 pub use policy::{BudgetSection, CarrySection, PolicySection};
@@ -30,6 +31,8 @@ pub struct Config {
     pub store: String,
     /// Where logs, diffs and replies are kept: `file:PATH`.
     pub artifacts: String,
+    /// Whether agents, gates and command reviewers run in a sandbox: `auto`, `required` or `off`.
+    pub sandbox: Sandbox,
     /// The repository of tasks that name none.
     pub repository: Repository,
     /// The rules by which the fleet decides.
@@ -50,6 +53,10 @@ pub struct Config {
     pub prices: Prices,
     /// Checks that need no model, in the order in which they run.
     pub gates: Vec<Gate>,
+    /// What a change may hold.
+    pub diff_policy: DiffPolicy,
+    /// The copies of repositories that a worker keeps.
+    pub workspace: WorkspaceSection,
     /// How an approved change comes to the base branch.
     pub land: Land,
     /// The folder that relative paths start from: that of the file.
@@ -62,6 +69,7 @@ impl Default for Config {
         Self {
             store: "sqlite:.refile/fleet.db".to_owned(),
             artifacts: "file:.refile/artifacts".to_owned(),
+            sandbox: Sandbox::default(),
             repository: Repository::default(),
             policy: PolicySection::default(),
             coordinator: Coordinator::default(),
@@ -72,6 +80,8 @@ impl Default for Config {
             providers: IndexMap::new(),
             prices: Prices::new(),
             gates: Vec::new(),
+            diff_policy: DiffPolicy::default(),
+            workspace: WorkspaceSection::default(),
             land: Land::default(),
             dir: PathBuf::from("."),
         }
@@ -124,6 +134,8 @@ pub struct Workers {
     pub grace: Span,
     /// Where mirrors of repositories and the attempts' trees lie.
     pub dir: String,
+    /// Files and folders that every sandboxed command may read, beside the system's and the usual tools'.
+    pub readable: Vec<String>,
 }
 
 impl Default for Workers {
@@ -134,6 +146,7 @@ impl Default for Workers {
             lease: Span::seconds(60),
             grace: Span::seconds(20),
             dir: ".refile/work".to_owned(),
+            readable: Vec::new(),
         }
     }
 }
@@ -155,6 +168,8 @@ pub struct LimitsSection {
     pub reviewers: IndexMap<String, u32>,
     /// Of a provider of models, by its name.
     pub providers: IndexMap<String, u32>,
+    /// What one command may use up.
+    pub process: ProcessLimits,
 }
 
 /// The kinds of agents.
@@ -202,6 +217,15 @@ pub struct Agent {
     /// Names of environment variables that it gets from the worker's environment.
     #[serde(default)]
     pub env: Vec<String>,
+    /// Whether it reaches the network from the sandbox; it does by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<bool>,
+    /// Files and folders outside of its tree that it may read from the sandbox, such as its login.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub readable: Vec<String>,
+    /// Those that it may also write.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub writable: Vec<String>,
     /// The model that it works with: of an `llm` the one that is asked, of others for reviewers with
     /// `other_model_than_coder`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -243,6 +267,9 @@ impl Default for Agent {
             prompt: PromptDelivery::default(),
             timeout: half_an_hour(),
             env: Vec::new(),
+            network: None,
+            readable: Vec::new(),
+            writable: Vec::new(),
             model: None,
             provider: None,
             instructions: None,
@@ -276,6 +303,9 @@ pub struct Gate {
     /// How long it may take.
     #[serde(default = "ten_minutes")]
     pub timeout: Span,
+    /// Whether it reaches the network from the sandbox; it does not by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<bool>,
     /// The imperative that its failure turns into.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required_change: Option<String>,

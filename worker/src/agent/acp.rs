@@ -31,7 +31,7 @@ use tokio_util::compat::{TokioAsyncReadCompatExt, TokioAsyncWriteCompatExt};
 use super::command::{provider_trouble, request};
 use super::confined::Confined;
 use super::transcript::Transcript;
-use super::{Ended, Job, Ran, not_started, resolve};
+use super::{Ended, Job, Ran, not_started, reach, resolve};
 use crate::process::{Command, Exit, Talk, tail, without_secrets};
 
 /// How long an agent may go on after it was asked to stop.
@@ -70,7 +70,9 @@ pub(super) async fn run(job: &Job<'_>) -> Ran {
             return Ran::not_started(Failure::new(FailureKind::Crash, detail));
         }
     };
-    let mut command = Command::new(resolve(&job.agent.command, job.config_dir), job.tree.dir(), job.agent.timeout.0);
+    let argv = resolve(&job.agent.command, job.config_dir);
+    let sandbox = job.tree.sandbox(&argv, reach(job.agent));
+    let mut command = Command::new(argv, job.tree.dir(), job.agent.timeout.0).confined(sandbox);
     command.env = match job.surroundings() {
         Ok((_, env)) => env,
         Err(failure) => return Ran::not_started(failure),

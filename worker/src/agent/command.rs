@@ -10,7 +10,7 @@ use refile_config::schema::PromptDelivery;
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::task::Usage;
 
-use super::{Ended, Job, Ran};
+use super::{Ended, Job, Ran, reach};
 use crate::process::{self, Command, Exit, Finished, ProcessError, tail, without_secrets};
 
 /// What in a command stands for the file that holds the prompt.
@@ -41,6 +41,8 @@ async fn start(job: &Job<'_>) -> Result<Finished, Failure> {
     let Job { agent, config_dir, prompt, tree, .. } = *job;
     let (file, env) = job.surroundings()?;
     let mut argv = resolve(&agent.command, config_dir);
+    // Of what the configuration says: a path in the prompt shows nothing.
+    let sandbox = tree.sandbox(&argv, reach(agent));
     for argument in &mut argv {
         if let Some(text) = argument.to_str().filter(|a| a.contains(PROMPT_FILE)) {
             *argument = text.replace(PROMPT_FILE, &file.to_string_lossy()).into();
@@ -49,7 +51,7 @@ async fn start(job: &Job<'_>) -> Result<Finished, Failure> {
     if agent.prompt == PromptDelivery::Argument {
         argv.push(prompt.into());
     }
-    let mut command = Command::new(argv, tree.dir(), agent.timeout.0);
+    let mut command = Command::new(argv, tree.dir(), agent.timeout.0).confined(sandbox);
     command.env = env;
     if agent.prompt == PromptDelivery::Stdin {
         command.stdin = prompt.as_bytes().to_vec();

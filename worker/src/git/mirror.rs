@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
@@ -11,12 +12,17 @@ use super::GitError;
 use super::names;
 use super::run::Git;
 
+/// What the name of the file ends with that those hold who use a mirror.
+pub(super) const USED: &str = "used";
+
 /// A repository, and the bare copy of it that the worker keeps.
 #[derive(Debug, Clone)]
 pub struct Mirror {
     url: String,
     git: Git,
     lock: std::path::PathBuf,
+    /// Held by all that use the mirror, so that it is not removed under them. Its time tells when it was used last.
+    _used: Arc<std::fs::File>,
 }
 
 /// What a branch must be for a push to change it.
@@ -36,6 +42,17 @@ pub enum Push {
     /// The branch is not what was expected, and was left alone.
     Moved,
 }
+
+/// What git and ssh say where a token or a key is not accepted.
+const REFUSED_CREDENTIALS: &[&str] = &[
+    "Authentication failed",
+    "could not read Username",
+    "could not read Password",
+    "terminal prompts disabled",
+    "Permission denied (publickey",
+    "error: 401",
+    "error: 403",
+];
 
 /// The first 12 bytes of the SHA-256, in hex.
 fn short_hash(text: &str) -> String {
@@ -68,7 +85,19 @@ impl Mirror {
         let hash = short_hash(url);
         let dir = folder.join(format!("{hash}.git"));
         let lock = folder.join(format!("{hash}.lock"));
-        let mirror = Self { url: url.to_owned(), git: Git::new(&dir, url), lock };
+        let used = folder.join(format!("{hash}.{USED}"));
+        let used = tokio::task::spawn_blocking({
+            let used = used.clone();
+            move || {
+                let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(used)?;
+                file.lock_shared()?;
+                file.set_modified(std::time::SystemTime::now()).map(|()| file)
+            }
+        })
+        .await
+        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+        .map_err(GitError::folder("lock", &used))?;
+        let mirror = Self { url: url.to_owned(), git: Git::new(&dir, url), lock, _used: Arc::new(used) };
         if dir.join("HEAD").exists() {
             return Ok(mirror);
         }
@@ -127,6 +156,9 @@ impl Mirror {
     /// Makes what git says of a fetch or a push a sentence that tells what to do.
     async fn explain(&self, error: GitError, branch: &str) -> GitError {
         let GitError::Failed { stderr, .. } = &error else { return error };
+        if REFUSED_CREDENTIALS.iter().any(|said| stderr.contains(said)) {
+            return GitError::Credentials { url: names::shown(&self.url), stderr: stderr.clone() };
+        }
         if stderr.contains("couldn't find remote ref") {
             return match self.branches("").await {
                 Ok(branches) => {
@@ -216,8 +248,7 @@ impl Mirror {
 
     /// Waits for the file lock that all processes share; it is given back when the file is dropped.
     async fn locked(&self) -> Result<std::fs::File, GitError> {
-        let path = self.lock.clone();
-        lock(move || std::fs::File::create(&path)).await.map_err(GitError::folder("lock", &self.lock))
+        locked(self.lock.clone()).await
     }
 
     /// The turn to push to a repository of this machine, of all its workers: git brings a work tree along before it moves
@@ -229,6 +260,12 @@ impl Mirror {
         let folder = if git.is_dir() { git } else { folder.to_path_buf() };
         lock(move || std::fs::File::open(folder)).await.ok()
     }
+}
+
+/// Waits for the file lock of a mirror.
+pub(super) async fn locked(path: std::path::PathBuf) -> Result<std::fs::File, GitError> {
+    let file = path.clone();
+    lock(move || std::fs::File::create(&file)).await.map_err(GitError::folder("lock", &path))
 }
 
 /// Opens a file or a folder and waits for its lock.

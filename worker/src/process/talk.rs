@@ -10,12 +10,14 @@ use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::capture::Capture;
-use super::{Command, Exit, Group, ProcessError, start};
+use super::{Command, Exit, Group, Prepared, ProcessError, start};
 
 /// A command that runs. Dropping it kills its whole group.
 pub struct Talk {
     child: Child,
     group: Group,
+    /// What is around it lives as long as it.
+    _bounds: Prepared,
     stderr: Arc<Mutex<Capture>>,
     _reader: AbortOnDropHandle<()>,
 }
@@ -24,7 +26,7 @@ impl Talk {
     /// Starts a command and gives its input and output. Its time and its `stdin` are the caller's business; what it writes to
     /// standard error is kept within the command's limits.
     pub fn open(command: &Command) -> Result<(Self, ChildStdin, ChildStdout), ProcessError> {
-        let mut child = start(command)?;
+        let (mut child, bounds) = start(command)?;
         let group = Group::new(child.id(), command.holds_locks);
         let (Some(stdin), Some(stdout), Some(mut errors)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
@@ -40,7 +42,7 @@ impl Talk {
                 kept.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..n]);
             }
         });
-        let talk = Self { child, group, stderr, _reader: AbortOnDropHandle::new(reader) };
+        let talk = Self { child, group, _bounds: bounds, stderr, _reader: AbortOnDropHandle::new(reader) };
         Ok((talk, stdin, stdout))
     }
 

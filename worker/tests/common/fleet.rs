@@ -1,6 +1,7 @@
 //! A task in a [`Place`], and what code and land jobs make of it.
 
 use indexmap::IndexMap;
+use refile_config::bounds::DiffPolicy;
 use refile_config::{Agent, Gate, Provider, Span};
 use refile_core::decide::submission::{NewTask, Workflow, submit};
 use refile_core::event::Actor;
@@ -32,7 +33,13 @@ pub fn client() -> Client {
 }
 
 pub fn gate(name: &str, run: &str) -> Gate {
-    Gate { name: name.to_owned(), run: run.to_owned(), timeout: Span::seconds(60), required_change: None }
+    Gate {
+        name: name.to_owned(),
+        run: run.to_owned(),
+        timeout: Span::seconds(60),
+        network: None,
+        required_change: None,
+    }
 }
 
 pub fn task(place: &Place, id: &str) -> Task {
@@ -65,6 +72,7 @@ pub struct Try<'a> {
     pub gates: Vec<Gate>,
     pub keep_going: bool,
     pub providers: IndexMap<String, Provider>,
+    pub diff_policy: DiffPolicy,
 }
 
 impl Try<'_> {
@@ -76,6 +84,7 @@ impl Try<'_> {
             gates: Vec::new(),
             keep_going: false,
             providers: IndexMap::new(),
+            diff_policy: DiffPolicy::default(),
         }
     }
 
@@ -91,6 +100,7 @@ impl Try<'_> {
             client: &client(),
             gates: &self.gates,
             keep_going: self.keep_going,
+            diff_policy: &self.diff_policy,
         })
         .await
     }

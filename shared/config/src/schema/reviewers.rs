@@ -84,6 +84,9 @@ pub struct Reviewer {
     /// Of a `command`: names of environment variables that it gets from the worker's environment.
     #[serde(default)]
     pub env: Vec<String>,
+    /// Of a `command`: whether it reaches the network from the sandbox; it does not by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<bool>,
     /// Of a `panel`: the reviewers that are asked, each a `command` or an `llm` with keys of its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<String>,

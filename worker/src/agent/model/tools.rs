@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::window::bounded;
 use crate::agent::confined::Confined;
-use crate::agent::{Environment, Job};
+use crate::agent::{Environment, Job, reach};
 use crate::git::Tree;
 use crate::llm::{Tool, ToolCall, ToolResult};
 use crate::process::{self, Command, Exit, Limits, ProcessError, without_secrets};
@@ -240,7 +240,8 @@ impl<'a> Toolbox<'a> {
     }
 
     async fn shell(&self, shell: &str, script: &str, timeout: Duration) -> Result<process::Finished, ProcessError> {
-        let mut command = Command::new([shell, "-c", script], self.tree.dir(), timeout);
+        let mut command = Command::new([shell, "-c", script], self.tree.dir(), timeout)
+            .confined(self.tree.sandbox(&[], reach(self.agent)));
         command.env.clone_from(&self.env);
         // Room is left for the line that says how it ended.
         let half = self.max_output.saturating_sub(200) / 2;
