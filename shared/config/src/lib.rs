@@ -23,5 +23,5 @@ pub use duration::Span;
 pub use inputs::{Answer, Input, Require};
 pub use load::{ConfigError, FILE_NAME, Override, load};
 pub use prices::{Price, Prices};
-pub use schema::{Agent, Config, Gate, Provider, Reviewer};
+pub use schema::{Agent, Config, Gate, Land, Provider, Reviewer, Strategy};
 pub use threshold::Threshold;

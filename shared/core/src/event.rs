@@ -109,3 +109,11 @@ pub enum Outcome {
         failure: Failure,
     },
 }
+
+impl Outcome {
+    /// Whether it is what a land job came to.
+    pub fn is_of_landing(&self) -> bool {
+        use Outcome::{Landed, LandingFailed, LandingRejected, Rebased};
+        matches!(self, Landed { .. } | Rebased { .. } | LandingRejected { .. } | LandingFailed { .. })
+    }
+}

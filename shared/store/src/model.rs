@@ -73,11 +73,15 @@ pub enum JobChange {
     },
 }
 
-/// What jobs share turns and limits by: repository, workflow, and the agent or the reviewer that does them.
+/// What jobs share turns and limits by: repository, workflow, and the agent or the reviewer that does them; of land jobs
+/// the base branch.
 ///
 /// The lanes of one queue and priority take turns, so that a backlog in one does not hold up the others.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Lane(String);
+
+/// The last part of a lane of land jobs is this and the base branch.
+const LAND: &str = "land:";
 
 /// Parts of a lane's name are joined by this; it is taken out of the parts.
 const UNIT: char = '\u{1f}';
@@ -88,7 +92,8 @@ impl Lane {
         let who = match task.phase(phase).and_then(|p| p.job.as_ref()) {
             Some(Job::Code { agent }) => format!("agent:{agent}"),
             Some(Job::Review { reviewer }) => format!("reviewer:{reviewer}"),
-            Some(Job::Land) | None => String::new(),
+            Some(Job::Land) => format!("{LAND}{}", task.base),
+            None => String::new(),
         };
         Self([&task.repository, &task.workflow, &who].map(|part| part.replace(UNIT, " ")).join("\u{1f}"))
     }
@@ -111,6 +116,8 @@ pub struct Limits {
     pub named: BTreeMap<String, u32>,
     /// Of each repository that is not named.
     pub each_repository: Option<u32>,
+    /// Landings on each base branch of each repository.
+    pub each_landing: Option<u32>,
     /// Which providers (`provider:NAME`, each once) an agent (`agent:NAME`) or a reviewer (`reviewer:NAME`) calls. A job
     /// counts once against each.
     pub providers: BTreeMap<String, Vec<String>>,
@@ -119,13 +126,19 @@ pub struct Limits {
 impl Limits {
     /// Whether nothing is limited.
     pub fn is_empty(&self) -> bool {
+        self.is_for_landings_alone() && self.each_landing.is_none()
+    }
+
+    /// Whether nothing but landings is limited.
+    pub fn is_for_landings_alone(&self) -> bool {
         self.named.is_empty() && self.each_repository.is_none()
     }
 
     /// The names whose limits a lane's jobs count against, with those limits.
     pub fn of(&self, lane: &Lane) -> Vec<(String, u32)> {
         let mut parts = lane.0.splitn(3, UNIT);
-        let repository = format!("repository:{}", parts.next().unwrap_or_default());
+        let address = parts.next().unwrap_or_default();
+        let repository = format!("repository:{address}");
         let workflow = format!("workflow:{}", parts.next().unwrap_or_default());
         let who = parts.next().unwrap_or_default().to_owned();
         let providers = self.providers.get(&who).cloned().unwrap_or_default();
@@ -133,8 +146,10 @@ impl Limits {
             let each = self.each_repository.filter(|_| name.starts_with("repository:"));
             self.named.get(name).copied().or(each)
         };
+        let landing = who.strip_prefix(LAND).map(|base| format!("landing:{address} {base}"));
+        let landing = landing.and_then(|name| Some((name, self.each_landing?)));
         let names = [repository, workflow, who].into_iter().chain(providers);
-        names.filter_map(|n| most(&n).map(|most| (n, most))).collect()
+        names.filter_map(|n| most(&n).map(|most| (n, most))).chain(landing).collect()
     }
 }
 
