@@ -9,7 +9,7 @@
 mod reports;
 mod heartbeats;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -227,14 +227,21 @@ async fn claims(
 /// What was claimed, and the land jobs that may be done together with one among it.
 async fn with_more_landings(pool: &Pool, mut claims: Vec<Claim>, limits: Arc<Limits>) -> Vec<Claim> {
     let max = pool.agent.more_landings();
-    if max > 0 && claims.iter().any(|claim| claim.queue == Queue::Land) {
+    let branches: BTreeSet<String> = claims
+        .iter()
+        .filter(|claim| claim.queue == Queue::Land)
+        .map(|claim| Limits::landing(&claim.task.repository, &claim.task.base))
+        .collect();
+    if max > 0 && !branches.is_empty() {
+        let mut limits = Limits::clone(&limits);
+        limits.named.extend(branches.into_iter().map(|name| (name, 1 + max as u32)));
         let request = ClaimRequest {
             queues: vec![Queue::Land],
             owner: pool.name.clone(),
             max,
             lease: pool.lease,
             wait: Duration::ZERO,
-            limits,
+            limits: Arc::new(limits),
         };
         match pool.store.claim(&request).await {
             Ok(more) => claims.extend(more),

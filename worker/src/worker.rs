@@ -117,7 +117,8 @@ fn limits(config: &Config, queues: &[Queue]) -> Limits {
         (!called.is_empty()).then(|| (format!("reviewer:{name}"), called.into_iter().collect()))
     };
     let providers = config.reviewers.keys().filter_map(providers).collect();
-    let each_landing = queues.contains(&Queue::Land).then_some(config.land.batch);
+    // Whoever has one takes the rest of its batch to it; nobody else begins one on that branch meanwhile.
+    let each_landing = queues.contains(&Queue::Land).then_some(1);
     Limits { named, each_repository: section.repository, each_landing, providers }
 }
 

@@ -83,6 +83,9 @@ pub struct Lane(String);
 /// The last part of a lane of land jobs is this and the base branch.
 const LAND: &str = "land:";
 
+/// What the names of limits of landings begin with.
+pub(crate) const LANDING: &str = "landing:";
+
 /// Parts of a lane's name are joined by this; it is taken out of the parts.
 const UNIT: char = '\u{1f}';
 
@@ -112,11 +115,12 @@ impl Lane {
 /// How many jobs may run at once in the whole fleet, by what they are done on and with. Empty for no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// By name: `repository:URL`, `workflow:NAME`, `agent:NAME`, `reviewer:NAME`, `provider:NAME`.
+    /// By name: `repository:URL`, `workflow:NAME`, `agent:NAME`, `reviewer:NAME`, `provider:NAME`, and
+    /// [`Limits::landing`].
     pub named: BTreeMap<String, u32>,
     /// Of each repository that is not named.
     pub each_repository: Option<u32>,
-    /// Landings on each base branch of each repository.
+    /// Of landings on each base branch of each repository that is not named.
     pub each_landing: Option<u32>,
     /// Which providers (`provider:NAME`, each once) an agent (`agent:NAME`) or a reviewer (`reviewer:NAME`) calls. A job
     /// counts once against each.
@@ -131,7 +135,12 @@ impl Limits {
 
     /// Whether nothing but landings is limited.
     pub fn is_for_landings_alone(&self) -> bool {
-        self.named.is_empty() && self.each_repository.is_none()
+        self.named.keys().all(|name| name.starts_with(LANDING)) && self.each_repository.is_none()
+    }
+
+    /// The name that landings on a base branch of a repository are limited by.
+    pub fn landing(repository: &str, base: &str) -> String {
+        format!("{LANDING}{} {base}", repository.replace(UNIT, " "))
     }
 
     /// The names whose limits a lane's jobs count against, with those limits.
@@ -146,8 +155,11 @@ impl Limits {
             let each = self.each_repository.filter(|_| name.starts_with("repository:"));
             self.named.get(name).copied().or(each)
         };
-        let landing = who.strip_prefix(LAND).map(|base| format!("landing:{address} {base}"));
-        let landing = landing.and_then(|name| Some((name, self.each_landing?)));
+        let landing = who.strip_prefix(LAND).map(|base| Self::landing(address, base));
+        let landing = landing.and_then(|name| {
+            let most = self.named.get(&name).copied().or(self.each_landing)?;
+            Some((name, most))
+        });
         let names = [repository, workflow, who].into_iter().chain(providers);
         names.filter_map(|n| most(&n).map(|most| (n, most))).chain(landing).collect()
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::{RedisStore, replies, scripts};
 use crate::Result;
-use crate::model::{Claim, Lane, Lease, Limits};
+use crate::model::{Claim, LANDING, Lane, Lease, Limits};
 
 /// What leases of this process hold.
 #[derive(Debug, Default)]
@@ -42,9 +42,6 @@ fn room(limits: &Limits, held: &HashMap<String, u32>) -> HashMap<String, u32> {
 fn of_each(limit: Option<u32>) -> i64 {
     limit.map_or(-1, i64::from)
 }
-
-/// What the names of limits of landings begin with.
-const LANDING: &str = "landing:";
 
 fn lease_name(lease: &Lease) -> String {
     format!("{}/{}/{}", lease.task, lease.phase, lease.fence)

@@ -29,6 +29,33 @@ fn names(claims: &[Claim]) -> Vec<&str> {
     names
 }
 
+/// One worker has a landing and takes more to it, while no other may begin one.
+pub(crate) async fn who_has_a_landing_may_take_more(harness: &impl Harness) {
+    let (store, other) = (harness.store().await, harness.store().await);
+    for (name, base) in
+        [("m1", "main"), ("m2", "main"), ("m3", "main"), ("m4", "main"), ("r1", "release"), ("r2", "release")]
+    {
+        add_approved(&store, name, base).await;
+    }
+    let one = |owner| {
+        let limits = Arc::new(Limits { each_landing: Some(1), ..Limits::default() });
+        ClaimRequest { limits, ..ask(owner) }
+    };
+    let first = store.claim(&one("one")).await.unwrap();
+    assert_eq!(names(&first).iter().map(|name| &name[..1]).collect::<Vec<_>>(), ["m", "r"]);
+    let named = [(Limits::landing("repo", "main"), 3)].into();
+    let limits = Arc::new(Limits { named, each_landing: Some(1), ..Limits::default() });
+    let more = store.claim(&ClaimRequest { limits, ..ask("one") }).await.unwrap();
+    assert_eq!(names(&more).iter().map(|name| &name[..1]).collect::<Vec<_>>(), ["m", "m"]);
+    assert!(other.claim(&one("two")).await.unwrap().is_empty());
+    // Not before the last of them is over.
+    for claim in first.iter().chain(&more).filter(|claim| claim.task.base == "main") {
+        assert!(other.claim(&one("two")).await.unwrap().is_empty());
+        report(&store, &claim.lease, Outcome::Landed { commit: "c".to_owned() }).await;
+    }
+    assert_eq!(other.claim(&one("two")).await.unwrap().len(), 1);
+}
+
 fn ask(owner: &str) -> ClaimRequest {
     let limits = Arc::new(Limits { each_landing: Some(2), ..Limits::default() });
     ClaimRequest { queues: vec![Queue::Land, Queue::Code], limits, ..request(owner, 9, LONG) }
