@@ -47,16 +47,13 @@ async fn a_rebased_change_keeps_its_commit_and_a_merged_one_its_side() {
         let commit = landed(land(strategy, &place, &it).await);
         let written = git(&place.origin, &["log", "-1", "--format=%an %ae %at", &it.change.head]);
         let trailers = "\n\nRefile-Task: t1\nRefile-Attempt: 1\nReviewed-by: strict";
-        match strategy {
-            Strategy::Merge => {
-                assert_eq!(of_main(&place, "%H %P"), format!("{commit} {base} {}", it.change.head));
-                assert_eq!(of_main(&place, "%B"), format!("Merge Do t1{trailers}"));
-            }
-            _ => {
-                assert_eq!(of_main(&place, "%H %P"), format!("{commit} {base}"));
-                assert_eq!(of_main(&place, "%an %ae %at"), written);
-                assert_eq!(of_main(&place, "%B"), format!("Do t1{trailers}"));
-            }
+        if strategy == Strategy::Merge {
+            assert_eq!(of_main(&place, "%H %P"), format!("{commit} {base} {}", it.change.head));
+            assert_eq!(of_main(&place, "%B"), format!("Merge Do t1{trailers}"));
+        } else {
+            assert_eq!(of_main(&place, "%H %P"), format!("{commit} {base}"));
+            assert_eq!(of_main(&place, "%an %ae %at"), written);
+            assert_eq!(of_main(&place, "%B"), format!("Do t1{trailers}"));
         }
         assert_eq!((place.show("main:new.txt"), place.show("main:other.txt")), ("x".to_owned(), "o".to_owned()));
         assert_eq!(place.branches(), ["main"]);

@@ -14,7 +14,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use common::fleet::{Approved, land_change};
+use common::fleet::{Approved, Try, land_change};
 use common::{Place, git};
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::{Event, Outcome, Policy, Task, TaskState, Timestamp, decide};
@@ -186,4 +186,19 @@ async fn a_token_that_has_expired_is_told_and_nobody_is_charged() {
     let landed = land(&place, &it).await;
     assert!(matches!(landed, Outcome::Landed { .. }), "{landed:?}");
     assert_eq!(place.branches(), ["main"]);
+}
+
+#[tokio::test]
+async fn the_next_attempt_does_not_bring_back_what_a_base_lost() {
+    let place = Place::bare();
+    let kept = place.head("main");
+    place.commit(&[("secret.txt", "s\n")]);
+    let it = Approved::new(&place, "t1", "echo x > new.txt").await;
+    git(&place.origin, &["update-ref", "refs/heads/main", &kept]);
+    let mut second = Try::script("echo y > two.txt");
+    (second.attempt, second.continue_from) = (2, Some(&it.change));
+    let next = second.change(&place, &it.task).await;
+    assert_eq!(next.base_commit, kept);
+    let tree = git(&place.origin, &["ls-tree", "-r", "--name-only", &next.branch]);
+    assert_eq!(tree, "a.txt\nb.txt\nnew.txt\ntwo.txt");
 }
