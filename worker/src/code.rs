@@ -185,7 +185,7 @@ async fn start(job: &CodeJob<'_>, mirror: &Mirror, base: &str) -> Result<Start, 
         tracing::warn!(task = %job.site.task.id, branch = previous.branch, "the previous attempt is gone; starting from the base");
         return Ok(from_base);
     }
-    let merge = mirror.merge_onto(base, &previous.base_commit, &previous.head).await?;
+    let merge = mirror.bring(base, &previous.base_commit, &previous.head).await?;
     Ok(Start { tree: merge.tree, conflicts: merge.conflicts })
 }
 

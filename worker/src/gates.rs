@@ -64,7 +64,7 @@ pub async fn merge_conflict(
         return Ok(conflict("conflict markers are left in", &left));
     }
     if base_now != base {
-        let files = mirror.merge_onto(base_now, base, head).await?.conflicts;
+        let files = mirror.bring(base_now, base, head).await?.conflicts;
         if !files.is_empty() {
             return Ok(conflict(
                 &format!("the base branch moved to {base_now}, and the change conflicts with it in"),

@@ -11,6 +11,7 @@
 //! - [`contents`]: the changed files as they are now
 //! - [`entries`]: what a change consists of
 //! - [`history`]: what the commits of a branch tell
+//! - [`landing`](mod@landing): what a landing makes: a change brought onto another commit, and the commits there
 //!
 //! The host's git works with the mirror as its `GIT_DIR` and an index outside the tree. It never reads what lies in a
 //! tree's `.git`: an agent may have written hooks, filters and monitors there.
@@ -25,6 +26,7 @@ pub mod change;
 pub mod contents;
 pub mod entries;
 pub mod history;
+pub mod landing;
 
 pub use change::Merge;
 pub use contents::{ChangedFile, Content};
@@ -95,6 +97,16 @@ pub enum GitError {
         branch: String,
         /// What it said.
         reason: String,
+    },
+    /// Whoever holds the repository does not know this worker, or not any more.
+    #[error(
+        "{url} does not let this worker in: {stderr}\n  its token, password or key is missing, has expired or lacks the right: give it a new one"
+    )]
+    Denied {
+        /// The repository.
+        url: String,
+        /// What git said.
+        stderr: String,
     },
     /// Git ended with an error.
     #[error("git {what} on {place} {exit}: {stderr}")]

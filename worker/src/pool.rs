@@ -9,14 +9,14 @@
 mod reports;
 mod heartbeats;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use refile_core::failure::{Behaviour, Failure};
 use refile_core::{Outcome, Queue};
-use refile_store::{Claim, ClaimRequest, Lease, Report, Store};
+use refile_store::{Claim, ClaimRequest, Lease, Limits, Report, Store};
 use refile_telemetry::{Health, Metrics};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -38,6 +38,14 @@ const LAST_CLAIM: Duration = Duration::from_millis(100);
 pub trait Execute: Send + Sync {
     /// What may be claimed now. Asked before each claim.
     async fn room(&self) -> Room;
+
+    /// How many land jobs more may be claimed where there is one: they are done together, and take no place of their own.
+    fn more_landings(&self) -> usize {
+        0
+    }
+
+    /// Is told of what was claimed together, before each is done.
+    fn begin(&self, _claims: &[Claim]) {}
 
     /// Does the job. Whatever goes wrong is an outcome too. It is dropped when the lease is lost.
     async fn execute(&self, claim: &Claim) -> Outcome;
@@ -213,6 +221,8 @@ async fn claims(
                     tracing::info!("the store answers again");
                     was_away = false;
                 }
+                let claims = with_more_landings(pool, claims, request.limits.clone()).await;
+                pool.agent.begin(&claims);
                 let mut permits = vec![first];
                 for claim in claims {
                     let permit = permits.pop().or_else(|| room.clone().try_acquire_owned().ok());
@@ -228,6 +238,33 @@ async fn claims(
             }
         }
     }
+}
+
+/// What was claimed, and the land jobs that may be done together with one among it.
+async fn with_more_landings(pool: &Pool, mut claims: Vec<Claim>, limits: Arc<Limits>) -> Vec<Claim> {
+    let max = pool.agent.more_landings();
+    let branches: BTreeSet<String> = claims
+        .iter()
+        .filter(|claim| claim.queue == Queue::Land)
+        .map(|claim| Limits::landing(&claim.task.repository, &claim.task.base))
+        .collect();
+    if max > 0 && !branches.is_empty() {
+        let mut limits = Limits::clone(&limits);
+        limits.named.extend(branches.into_iter().map(|name| (name, 1 + max as u32)));
+        let request = ClaimRequest {
+            queues: vec![Queue::Land],
+            owner: pool.name.clone(),
+            max,
+            lease: pool.lease,
+            wait: Duration::ZERO,
+            limits: Arc::new(limits),
+        };
+        match pool.store.claim(&request).await {
+            Ok(more) => claims.extend(more),
+            Err(error) => tracing::debug!(%error, "cannot claim more landings"),
+        }
+    }
+    claims
 }
 
 /// One claimed job, from its claim to its outcome. Its place is taken until the outcome is handed in.

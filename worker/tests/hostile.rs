@@ -87,7 +87,7 @@ async fn host(place: &Place, mirror: &Mirror, tree: &Tree, base: &str, fence: u6
     mirror.entries(base, &head).await.unwrap();
     tree.kept_with_lfs(&files).await.unwrap();
     mirror.patch_id(base, &head).await.unwrap();
-    let merge = mirror.merge_onto(&now, base, &head).await.unwrap();
+    let merge = mirror.bring(&now, base, &head).await.unwrap();
     mirror.with_markers(&head, &files).await.unwrap();
     mirror.with_trailer(&head, &[], "Refile-Task", "t1").await.unwrap();
     mirror.reverted(&head, "Refile-Task").await.unwrap();

@@ -180,6 +180,15 @@ async fn cancel(context: &Context, store: &dyn Store, given: &str) -> anyhow::Re
     let task = find_task(store, given).await?;
     let event = Event::Cancelled { by: user() };
     let task = apply(store, &context.config.policy(), &task.id, &event).await?;
+    if !context.json && task.state == TaskState::Open {
+        let base = &task.base;
+        output::line(format!(
+            "task {} was landing: if it is on `{base}` already it will be merged, else cancelled; say it again to cancel \
+             without a look",
+            task.id
+        ));
+        return Ok(Ended::Done);
+    }
     say(context, &task)
 }
 

@@ -35,5 +35,5 @@ pub use inputs::{Answer, Input, Require};
 pub use load::{ConfigError, FILE_NAME, Override, load};
 pub use nearest::nearest;
 pub use prices::{Price, Prices};
-pub use schema::{Agent, Config, Gate, Provider, Reviewer};
+pub use schema::{Agent, Config, Gate, Land, Provider, Reviewer, Strategy};
 pub use threshold::Threshold;

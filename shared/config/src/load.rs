@@ -199,6 +199,9 @@ fn validate(config: &Config) -> Result<(), String> {
             return Err(format!("policy.{name} must be at least 1"));
         }
     }
+    if config.land.batch == 0 {
+        return Err("land.batch must be at least 1".to_owned());
+    }
     if config.workers.lease < crate::Span::seconds(1) {
         return Err("workers.lease must be at least 1s".to_owned());
     }
@@ -327,6 +330,8 @@ pub(crate) mod tests {
         check_error("[[gates]]\nname = \"empty_diff\"\nrun = \"true\"\n", &["built in"]);
         check_error("[policy]\nladder = [\"x\"]\n", &["no [agents.x]"]);
         check_error("[policy.budget]\ncost_usd = -1.0\n", &["cost_usd"]);
+        check_error("[land]\nbatch = 0\n", &["land.batch must be at least 1"]);
+        check_error("[land]\nstrategy = \"rebaes\"\n", &["did you mean `rebase`?"]);
         check_error("[[gates]]\nname = \"\"\nrun = \"true\"\n", &["`name`"]);
     }
 

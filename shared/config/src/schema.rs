@@ -318,14 +318,26 @@ pub enum Strategy {
     /// As one commit.
     #[default]
     Squash,
+    /// Each commit of the attempt on top of the base, as it is; the last one tells where it comes from.
+    Rebase,
+    /// Beside the base, brought together with it by a merge commit.
+    Merge,
 }
 
 /// How an approved change comes to the base branch.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Land {
     /// As what.
     pub strategy: Strategy,
+    /// Changes for one base branch that are tried together: the gates run once for all of them.
+    pub batch: u32,
+}
+
+impl Default for Land {
+    fn default() -> Self {
+        Self { strategy: Strategy::default(), batch: 1 }
+    }
 }
 
 impl Config {

@@ -60,20 +60,6 @@ impl Mirror {
         Ok(Merge { tree, conflicts: if merged.code == 1 { parts.collect() } else { Vec::new() } })
     }
 
-    /// Brings what a change did on `base` onto another commit. Where the branch was rewritten and does not hold `base` any
-    /// more, what was taken out of it does not come back with the change.
-    pub async fn merge_onto(&self, onto: &str, base: &str, head: &str) -> Result<Merge, GitError> {
-        let args = ["merge-base", "--is-ancestor", names::commit(base)?, names::commit(onto)?];
-        if base == onto || self.git().with_input(&args, Vec::new(), &[0, 1]).await?.code == 0 {
-            return self.merge(onto, head).await;
-        }
-        let args = ["commit-tree", &self.tree_of(base).await?, "-F", "-"];
-        let start = self.git().with_input(&args, b"start".to_vec(), &[0]).await?.line();
-        let ours = self.commit(&self.tree_of(onto).await?, &start, "ours").await?;
-        let theirs = self.commit(&self.tree_of(head).await?, &start, "theirs").await?;
-        self.merge(&ours, &theirs).await
-    }
-
     /// Those of the files that still hold conflict markers in a commit or tree.
     pub async fn with_markers(&self, tree: &str, files: &[String]) -> Result<Vec<String>, GitError> {
         if files.is_empty() {

@@ -167,6 +167,11 @@ impl Mirror {
                 Err(error) => error,
             };
         }
+        let denies =
+            ["could not read Username", "could not read Password", "Authentication failed", "Permission denied ("];
+        if denies.iter().chain(&["error: 401", "error: 403"]).any(|words| stderr.contains(words)) {
+            return GitError::Denied { url: names::shown(&self.url), stderr: stderr.clone() };
+        }
         if ["does not appear to be a git repository", "does not exist", "not found"].iter().any(|s| stderr.contains(s))
         {
             return GitError::NoRepository { url: names::shown(&self.url), stderr: stderr.clone() };
@@ -219,13 +224,14 @@ impl Mirror {
                     ["stale info", "fetch first", "non-fast-forward", "failed to update ref", "cannot lock ref"];
                 // A lock that somebody's crash left behind looks like a branch that moves, for ever.
                 let is_locked = output.stderr.contains("File exists");
+                let said = said(&output.stderr);
                 if !is_locked && moved.iter().any(|m| reason.contains(m)) {
                     return Ok(Push::Moved);
                 }
                 GitError::Refused {
                     url: names::shown(&self.url),
                     branch: branch.to_owned(),
-                    reason: advice(if reason.is_empty() || is_locked { output.stderr } else { reason }),
+                    reason: advice(if reason.is_empty() || is_locked { output.stderr } else { reason + &said }),
                 }
             }
             Err(error) => error,
@@ -288,6 +294,14 @@ fn rejection(porcelain: &str) -> String {
         .join("; ")
 }
 
+/// What the server's hooks said of a push, as the end of a sentence.
+fn said(stderr: &str) -> String {
+    const LINES: usize = 20;
+    let lines = stderr.lines().filter_map(|line| line.trim_start().strip_prefix("remote:"));
+    let words: Vec<&str> = lines.map(str::trim).filter(|line| !line.is_empty()).take(LINES).collect();
+    if words.is_empty() { String::new() } else { format!("; it says: {}", words.join("\n  ")) }
+}
+
 fn advice(reason: String) -> String {
     let is_dirty =
         ["unstaged changes", "staged changes", "Working directory", "untracked", "Could not update working tree"]
@@ -297,6 +311,9 @@ fn advice(reason: String) -> String {
         return format!(
             "{reason}\n  the branch is checked out there, and the files are not clean: commit or stash them there"
         );
+    }
+    if reason.contains("declined") || reason.contains("protected branch") {
+        return format!("{reason}\n  a rule or a hook there turned the push down: let this worker push to the branch");
     }
     if reason.contains("File exists") {
         return format!(

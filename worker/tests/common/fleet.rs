@@ -2,14 +2,14 @@
 
 use indexmap::IndexMap;
 use refile_config::bounds::DiffPolicy;
-use refile_config::{Agent, Gate, Provider, Span};
+use refile_config::{Agent, Gate, Provider, Span, Strategy};
 use refile_core::decide::submission::{NewTask, Workflow, submit};
 use refile_core::event::Actor;
 use refile_core::task::{Approval, Change};
 use refile_core::{Outcome, Policy, Priority, Task, TaskId, Timestamp};
 use refile_store::artifacts::{Artifacts, Shelf};
 use refile_worker::code::{CodeJob, code};
-use refile_worker::land::{LandJob, land};
+use refile_worker::land::{LandJob, Leases, land, land_together};
 use refile_worker::llm::Client;
 
 use refile_worker::workspace::Site;
@@ -125,12 +125,61 @@ pub fn approval(change: &Change) -> Approval {
         patch_id: change.patch_id.clone(),
         overrides_gates: false,
         landed: None,
+        called_off: None,
     }
 }
 
 pub async fn land_with(place: &Place, task: &Task, change: &Change, approval: &Approval, gates: &[Gate]) -> Outcome {
+    land_as(Strategy::Squash, place, task, change, approval, gates).await
+}
+
+pub async fn land_as(
+    strategy: Strategy,
+    place: &Place,
+    task: &Task,
+    change: &Change,
+    approval: &Approval,
+    gates: &[Gate],
+) -> Outcome {
     let shelf = shelf_of(place, task, 90);
-    land(&LandJob { site: site(place, &shelf, task, 1, 90), approval, change, gates }).await
+    land(&LandJob { site: site(place, &shelf, task, 1, 90), approval, change, gates, strategy }).await
+}
+
+/// An approved change.
+pub struct Approved {
+    pub task: Task,
+    pub change: Change,
+    pub approval: Approval,
+}
+
+impl Approved {
+    /// What a script makes of the base as it is now.
+    pub async fn new(place: &Place, id: &str, script: &str) -> Self {
+        let task = task(place, id);
+        let change = Try::script(script).change(place, &task).await;
+        let approval = approval(&change);
+        Self { task, change, approval }
+    }
+}
+
+/// Lands several in one batch.
+pub async fn land_all(
+    strategy: Strategy,
+    place: &Place,
+    approved: &[Approved],
+    gates: &[Gate],
+    leases: &dyn Leases,
+) -> Vec<Outcome> {
+    let shelves: Vec<Shelf> = approved.iter().map(|a| shelf_of(place, &a.task, 90)).collect();
+    let jobs: Vec<LandJob<'_>> = approved
+        .iter()
+        .zip(&shelves)
+        .map(|(Approved { task, change, approval }, shelf)| {
+            let site = site(place, shelf, task, 1, 90);
+            LandJob { site, approval, change, gates, strategy }
+        })
+        .collect();
+    land_together(&jobs, leases).await
 }
 
 pub async fn land_change(place: &Place, task: &Task, change: &Change) -> Outcome {
