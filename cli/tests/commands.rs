@@ -407,11 +407,11 @@ fn agents_and_presets_are_listed_and_checked() {
 
 #[test]
 fn a_provider_is_left_alone_and_called_again() {
-    let providers = "[reviewers.judge]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m-1\"\n\
+    let providers = "[reviewers.judge]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m-1\"\nfallback_model = \"m-2\"\n\
                      [providers.p]\nkind = \"openai\"\n[providers.q]\nkind = \"ollama\"";
     let place = Desk::with("true", "echo APPROVE", providers);
     let listed = || place.json(&["provider", "list"]);
-    assert_eq!(listed()[0], json!({"name": "p", "kind": "openai", "models": ["m-1"], "pauses": []}));
+    assert_eq!(listed()[0], json!({"name": "p", "kind": "openai", "models": ["m-1", "m-2"], "pauses": []}));
     assert!(place.ok(&["provider", "list"]).contains("open"));
 
     assert!(place.ok(&["provider", "pause", "p", "--for", "2h", "--reason", "budget"]).contains("p is paused until 2"));
@@ -430,5 +430,15 @@ fn a_provider_is_left_alone_and_called_again() {
     assert_eq!(listed()[0]["pauses"], json!([]));
     place.fails(&["provider", "pause", "nobody"], 2, &["no provider `nobody`", "p, q"]);
     place.fails(&["provider", "resume", "nobody"], 2, &["no provider `nobody`"]);
+    let (near, none) = ("did you mean `m-1`?", "there is: m-1, m-2");
+    for (model, hint) in [("m-11", near), ("typo", none)] {
+        for command in ["pause", "resume"] {
+            let says = ["asks the provider `p`", model, hint];
+            place.fails(&["provider", command, "p", "--model", model], 2, &says);
+        }
+    }
+    assert_eq!(listed()[0]["pauses"], json!([]), "nothing that is refused is paused");
+    place.ok(&["provider", "pause", "p", "--model", "m-2"]);
+    place.ok(&["provider", "resume", "p"]);
     place.fails(&["provider", "pause", "p", "--for", "soon"], 2, &["soon"]);
 }

@@ -13,7 +13,7 @@ use refile_store::Claim;
 
 use crate::backpressure::{Backpressure, Room};
 use crate::code::{CodeJob, code};
-use crate::land::{LandJob, land};
+use crate::landings::{self, Landings};
 use crate::pool::Execute;
 use crate::review::{ReviewJob, review};
 use crate::worker::Worker;
@@ -21,8 +21,9 @@ use crate::workspace::Site;
 
 /// A worker at work: what it may claim depends on how the providers are.
 pub(crate) struct AtWork {
-    pub(crate) worker: Worker,
+    pub(crate) worker: Arc<Worker>,
     pub(crate) backpressure: Arc<Backpressure>,
+    pub(crate) landings: Landings,
 }
 
 #[async_trait]
@@ -31,7 +32,18 @@ impl Execute for AtWork {
         self.backpressure.room().await
     }
 
+    fn more_landings(&self) -> usize {
+        self.worker.config.land.batch.saturating_sub(1) as usize
+    }
+
+    fn begin(&self, claims: &[Claim]) {
+        self.landings.begin(&self.worker, claims);
+    }
+
     async fn execute(&self, claim: &Claim) -> Outcome {
+        if claim.queue == Queue::Land && landings::approved(claim).is_some() {
+            return self.landings.outcome(&self.worker, claim).await;
+        }
         execute(&self.worker, claim).await
     }
 }
@@ -57,7 +69,7 @@ async fn execute(worker: &Worker, claim: &Claim) -> Outcome {
         Some(Job::Review { reviewer }) if claim.queue == Queue::Review => {
             opinion(worker, claim, phase, site, reviewer).await
         }
-        Some(Job::Land) if claim.queue == Queue::Land => landing(worker, claim, phase, site).await,
+        Some(Job::Land) if claim.queue == Queue::Land => cannot(claim, "nothing was approved".to_owned()),
         _ => cannot(claim, format!("the phase `{}` is {} and has no {} job", phase.name, phase.state, claim.queue)),
     }
 }
@@ -77,8 +89,11 @@ async fn attempt(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, 
         prompt: &prompt,
         continue_from,
         agent,
+        providers: &config.providers,
+        client: &worker.client,
         gates: &config.gates,
         keep_going: config.policy.keep_going,
+        diff_policy: &config.diff_policy,
     })
     .await
 }
@@ -103,14 +118,6 @@ async fn opinion(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, 
         client: &worker.client,
     })
     .await
-}
-
-async fn landing(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>) -> Outcome {
-    let change = phase.attempt().and_then(|a| a.change.as_ref());
-    let (Some(approval), Some(change)) = (phase.approval.as_ref(), change) else {
-        return cannot(claim, "nothing was approved".to_owned());
-    };
-    land(&LandJob { site, approval, change, gates: &worker.config.gates }).await
 }
 
 /// The outcome of a job that this worker cannot do. Not charged; after some tries a person is asked.

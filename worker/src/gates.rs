@@ -1,9 +1,10 @@
-//! Checks that need no model: the two built-in ones about the diff, and the commands of the configuration.
+//! Checks that need no model: the built-in ones about the diff, and the commands of the configuration.
 
 mod baseline;
+pub mod policy;
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::path::Path;
 use std::time::Duration;
 
 use refile_config::{Baseline, Gate};
@@ -14,8 +15,8 @@ use refile_store::artifacts::Shelf;
 pub use baseline::Bases;
 
 use crate::agent::not_started;
-use crate::git::{GitError, Mirror};
-use crate::process::{self, Command, Exit, Finished, tail};
+use crate::git::{GitError, Mirror, Tree};
+use crate::process::{self, Command, Exit, Finished, Reach, tail};
 use crate::workspace::Claim;
 
 /// The signal that nobody can refuse.
@@ -74,7 +75,7 @@ pub async fn merge_conflict(
         return Ok(conflict("conflict markers are left in", &left));
     }
     if base_now != base {
-        let files = mirror.merge(base_now, head).await?.conflicts;
+        let files = mirror.bring(base_now, base, head).await?.conflicts;
         if !files.is_empty() {
             return Ok(conflict(
                 &format!("the base branch moved to {base_now}, and the change conflicts with it in"),
@@ -85,13 +86,13 @@ pub async fn merge_conflict(
     Ok(built_in(MERGE_CONFLICT, None))
 }
 
-/// Runs the configured gates in a folder. `changed` are the files that the change touches.
+/// Runs the configured gates in a tree. `changed` are the files that the change touches.
 ///
 /// A gate that cannot run at all is a failure of the fleet, not of the change.
-pub async fn run(gates: &Gates<'_>, dir: &Path, base: &str, changed: &[String]) -> Result<Vec<GateReport>, Failure> {
+pub async fn run(gates: &Gates<'_>, tree: &Tree, base: &str, changed: &[String]) -> Result<Vec<GateReport>, Failure> {
     let mut reports = Vec::new();
     for gate in gates.gates {
-        let Some(report) = one(gates, gate, dir, base, changed).await? else { continue };
+        let Some(report) = one(gates, gate, tree, base, changed).await? else { continue };
         let passed = report.passed;
         reports.push(report);
         if !passed && !gates.keep_going {
@@ -105,11 +106,11 @@ pub async fn run(gates: &Gates<'_>, dir: &Path, base: &str, changed: &[String]) 
 async fn one(
     gates: &Gates<'_>,
     gate: &Gate,
-    dir: &Path,
+    tree: &Tree,
     base: &str,
     changed: &[String],
 ) -> Result<Option<GateReport>, Failure> {
-    let mut said = runs(gates, gate, dir, base, changed).await?;
+    let mut said = runs(gates, gate, tree, base, changed).await?;
     // The base knows nothing of a script that the change touches.
     let is_own = words(gate).iter().any(|word| changed.contains(word));
     if !said.passed && gate.baseline != Baseline::Fail && !is_own {
@@ -158,10 +159,10 @@ struct Said {
 }
 
 /// Runs a gate until it passes or has no retries left.
-async fn runs(gates: &Gates<'_>, gate: &Gate, dir: &Path, base: &str, changed: &[String]) -> Result<Said, Failure> {
+async fn runs(gates: &Gates<'_>, gate: &Gate, tree: &Tree, base: &str, changed: &[String]) -> Result<Said, Failure> {
     let mut said = Said { passed: false, output: String::new(), exit: Exit::Code(0), duration_ms: 0 };
     for run in 0..=gate.retries {
-        let done = start(gates, gate, dir, base, changed).await?;
+        let done = start(gates, gate, tree, base, changed).await?;
         if run > 0 {
             let _ = write!(said.output, "\n[run {} of the gate `{}`]\n", run + 1, gate.name);
         }
@@ -190,11 +191,13 @@ async fn runs(gates: &Gates<'_>, gate: &Gate, dir: &Path, base: &str, changed: &
 async fn start(
     gates: &Gates<'_>,
     gate: &Gate,
-    dir: &Path,
+    tree: &Tree,
     base: &str,
     changed: &[String],
 ) -> Result<Finished, Failure> {
-    let mut command = Command::new(["sh", "-c", &gate.run], dir, gate.timeout.0);
+    let argv = ["sh", "-c", &gate.run].map(OsString::from);
+    let sandbox = tree.sandbox(&argv, Reach { network: gate.network.unwrap_or(false), ..Reach::default() });
+    let mut command = Command::new(argv, tree.dir(), gate.timeout.0).confined(sandbox);
     command.env = gates.claim.environment(base, &[]);
     let done = process::run(&command).await.map_err(|error| not_started(&error))?;
     match could_not_run(gate, &done, changed) {

@@ -14,8 +14,9 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::preset::known;
-use crate::llm::Client;
+use crate::llm::{Client, key};
 use crate::pool;
+use crate::process::Guard;
 use crate::worker::{Role, Worker};
 use crate::workspace::Workspace;
 
@@ -57,6 +58,11 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
     let flags: Vec<_> = arguments.store.map(|url| ("store", url)).into_iter().collect();
     let (config, _) = refile_config::load(arguments.config.as_deref(), std::env::vars(), &flags)?;
     require_ready(&config, role).await?;
+    if role != Role::Reviewer && arguments.queues.contains(&Queue::Review) {
+        require_ready(&config, Role::Reviewer).await?;
+    }
+    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    let guard = Guard::start(&config).await?;
     let metrics = Metrics::new()?;
     let options = OpenOptions {
         allow_volatile: arguments.allow_volatile,
@@ -70,7 +76,7 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
     let worker = Worker {
         store: refile_store::open(&config.store, &config.dir, options).await?,
         artifacts: Artifacts::open(&config.artifacts, &config.dir)?,
-        workspace: Workspace::open(&config.path(&config.workers.dir))?,
+        workspace: Workspace::open(&config.path(&config.workers.dir))?.guarded(guard, config.workspace.max_bytes),
         client: Client::new()?.with_metrics(&metrics).with_prices(&config.prices),
         config: Arc::new(config),
         metrics,
@@ -116,15 +122,44 @@ pub async fn require_ready(config: &Config, role: Role) -> anyhow::Result<()> {
             .map(|(name, r)| (format!("reviewers.{name}"), r.command.clone()))
             .collect(),
     };
-    for (key, command) in commands {
+    if role == Role::Reviewer {
+        require_keys(config)?;
+    }
+    if role == Role::Coder {
+        require_keys_of_agents(config)?;
+    }
+    for (section, command) in commands {
         let Some(program) = command.first() else { continue };
         if !is_there(config, program) {
-            bail!("{key}.command: the program `{program}` is not there; install it, or name its path");
+            bail!("{section}.command: the program `{program}` is not there; install it, or name its path");
         }
         // `python3 agent.py`: without the file the interpreter would fail at each attempt.
         let file = command.get(1).filter(|file| INTERPRETERS.contains(&program.as_str()) && !file.starts_with('-'));
         if let Some(file) = file.filter(|file| !config.path(file).is_file()) {
-            bail!("{key}.command: the file `{file}` is not there; relative paths start at the configuration's folder");
+            bail!(
+                "{section}.command: the file `{file}` is not there; relative paths start at the configuration's folder"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Holds that the key of each provider is there that a reviewer may call. Without it every review would fail.
+fn require_keys(config: &Config) -> anyhow::Result<()> {
+    for (provider, reviewer) in config.providers_asked() {
+        if let Some(Err(missing)) = config.providers.get(provider).map(key) {
+            bail!("reviewers.{reviewer} asks the provider `{provider}`, and {}", missing.detail);
+        }
+    }
+    Ok(())
+}
+
+/// Holds that the keys are there of the models that agents work with which may get a job.
+fn require_keys_of_agents(config: &Config) -> anyhow::Result<()> {
+    for name in config.policy().ladder {
+        let provider = config.agents.get(&name).and_then(|agent| config.providers.get(agent.provider.as_ref()?));
+        if let Some(Err(failure)) = provider.map(key) {
+            bail!("agents.{name}: {}", failure.detail);
         }
     }
     Ok(())

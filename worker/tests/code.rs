@@ -26,8 +26,11 @@ async fn an_attempt_becomes_a_branch_with_its_evidence() {
     first.gates = vec![gate("lint", "test -f got.txt && echo fine $REFILE_TASK_ID"), gate("test", "true")];
     let outcome = first.run(&place, &task).await;
     let Outcome::Coded { change, gates, prompt_digest, transcript, usage } = outcome else { panic!("{outcome:?}") };
-    assert_eq!(names(&gates), [("empty_diff", true), ("merge_conflict", true), ("lint", true), ("test", true)]);
-    assert_eq!(gates[2].output, "fine t1");
+    assert_eq!(
+        names(&gates),
+        [("empty_diff", true), ("diff_policy", true), ("merge_conflict", true), ("lint", true), ("test", true)]
+    );
+    assert_eq!(gates[3].output, "fine t1");
     assert_eq!(change.branch, "refile/t1/change/1-10");
     assert_eq!((change.files, change.base_commit.as_str()), (2, place.head("main").as_str()));
     assert_eq!(place.head(&change.branch), change.head);
@@ -86,15 +89,15 @@ async fn gates_stop_at_the_first_failure_unless_told_to_go_on() {
     attempt.gates[2].timeout = Span::parse("200ms").unwrap();
     let outcome = attempt.run(&place, &task).await;
     let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
-    let passed = [("empty_diff", true), ("merge_conflict", true), ("lint", true)];
+    let passed = [("empty_diff", true), ("diff_policy", true), ("merge_conflict", true), ("lint", true)];
     assert_eq!(names(&gates), [passed.as_slice(), &[("build", false)]].concat());
-    assert_eq!(gates[3].output, "broken\n[the gate `build` ended with exit code 1]");
+    assert_eq!(gates[4].output, "broken\n[the gate `build` ended with exit code 1]");
 
     (attempt.attempt, attempt.keep_going) = (2, true);
     let outcome = attempt.run(&place, &task).await;
     let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
     assert_eq!(names(&gates), [passed.as_slice(), &[("build", false), ("test", false)]].concat());
-    assert!(gates[4].output.contains("timed out after 0.2 s"), "{}", gates[4].output);
+    assert!(gates[5].output.contains("timed out after 0.2 s"), "{}", gates[5].output);
 }
 
 #[tokio::test]
@@ -284,8 +287,8 @@ async fn a_conflict_with_the_base_must_be_resolved_by_the_attempt() {
     (ignoring.attempt, ignoring.continue_from) = (2, Some(&first));
     let outcome = ignoring.run(&place, &task).await;
     let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
-    assert_eq!(names(&gates), [("empty_diff", true), ("merge_conflict", false)]);
-    assert!(gates[1].output.contains("- b.txt"), "{}", gates[1].output);
+    assert_eq!(names(&gates), [("empty_diff", true), ("diff_policy", true), ("merge_conflict", false)]);
+    assert!(gates[2].output.contains("- b.txt"), "{}", gates[2].output);
     let mut resolving = Try::script("grep -q '<<<<<<<' b.txt && echo both > b.txt");
     (resolving.attempt, resolving.continue_from) = (3, Some(&first));
     let change = resolving.change(&place, &task).await;
@@ -302,8 +305,8 @@ async fn a_base_that_moves_into_the_change_meanwhile_fails_the_conflict_gate() {
     );
     let outcome = Try::script(&script).run(&place, &task).await;
     let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
-    assert_eq!(names(&gates), [("empty_diff", true), ("merge_conflict", false)]);
-    assert!(gates[1].output.contains("- b.txt"), "{}", gates[1].output);
+    assert_eq!(names(&gates), [("empty_diff", true), ("diff_policy", true), ("merge_conflict", false)]);
+    assert!(gates[2].output.contains("- b.txt"), "{}", gates[2].output);
 }
 
 #[tokio::test]

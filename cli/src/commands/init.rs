@@ -79,6 +79,12 @@ max_attempts = 3             # then a person decides
 [agents.{name}]              # makes the changes: any program that edits the files of the folder that it runs in
 {agent}                      # a command's prompt comes on standard input; `refile agent list` shows what is known
 
+# A model with the built-in tools instead (also type = "acp": a program that speaks the Agent Client Protocol):
+# [agents.built-in]
+# type = "llm"
+# provider = "anthropic"     # a section [providers.anthropic], as below
+# model = "claude-sonnet-4-6"
+
 [reviewers.strict]           # judges them: any program that prints APPROVE, RETRY: WHAT TO DO, or REJECT: WHY
 command = ["python3", "review.py"]
 

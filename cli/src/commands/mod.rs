@@ -8,7 +8,7 @@ mod task;
 mod history;
 mod escalation;
 mod verdict;
-mod calibration;
+pub(crate) mod calibration;
 mod config;
 mod provider;
 mod agent;

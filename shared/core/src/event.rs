@@ -103,9 +103,19 @@ pub enum Outcome {
         /// The gate that failed; `merge_conflict` for a conflict.
         gate: GateReport,
     },
+    /// The task was called off while it was landing, and the change is not on the base branch.
+    CalledOff,
     /// The landing could not be carried out: the forge or the repository failed.
     LandingFailed {
         /// Why.
         failure: Failure,
     },
+}
+
+impl Outcome {
+    /// Whether it is what a land job came to.
+    pub fn is_of_landing(&self) -> bool {
+        use Outcome::{CalledOff, Landed, LandingFailed, LandingRejected, Rebased};
+        matches!(self, Landed { .. } | Rebased { .. } | LandingRejected { .. } | CalledOff | LandingFailed { .. })
+    }
 }

@@ -177,6 +177,37 @@ fn a_cancelled_task_drops_its_jobs() {
 }
 
 #[test]
+fn what_is_called_off_while_it_lands_is_looked_for_on_the_base() {
+    let mut table = Table::new(Policy::default());
+    let over = "count tasks_finished_total{cancelled}, count task_attempts{change,change,cancelled,1}";
+    let landing = "coded; approved 0.9";
+    table.case(landing, "cancel", "landing #1, open: enqueue land #1");
+    table.case(landing, "called-off", "refused: stale");
+    let called_off = "coded; approved 0.9; cancel";
+    table.case(called_off, "cancel", &format!("skipped #1, cancelled: drop job, {over}"));
+    table.case(called_off, "called-off", &format!("skipped #1, cancelled: {over}"));
+    table.case(called_off, "conflict", &format!("skipped #1, cancelled: {over}"));
+    table.case(called_off, "rebased", &format!("skipped #1, cancelled: {over}"));
+    table.case(called_off, "land-failed network", "landing #1, open: enqueue land #1 in 2 s");
+    table.case(
+        called_off,
+        "landed",
+        "accepted #1, merged: count tasks_finished_total{merged}, count task_attempts{change,change,merged,1}",
+    );
+    // A person who is asked since nobody comes back with an answer may still want it landed.
+    table.case(
+        "coded; approved 0.9; cancel; poison",
+        "person approve",
+        "landing #1, open: count escalation_decisions_total{approve}, enqueue land #1",
+    );
+    table.case(
+        "coded; approved 0.9; cancel; poison; person approve",
+        "conflict",
+        "coding #2, open: count gate_failures_total{merge_conflict}, count refiles_total{landing}, enqueue code #2",
+    );
+}
+
+#[test]
 fn what_comes_late_is_refused() {
     let mut table = Table::new(Policy::default());
     table.case("", "approved 0.9", "refused: stale");

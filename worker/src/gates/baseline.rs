@@ -63,7 +63,7 @@ pub(super) async fn on_base(gates: &Gates<'_>, bases: Bases<'_>, gate: &Gate, ba
     let Bases { workspace, mirror, branch } = bases;
     let part = Some("baseline");
     let tree = workspace.tree_of(part, mirror, gates.claim, branch, base, base).await.map_err(failure)?;
-    let Said { passed, output, exit, .. } = runs(gates, gate, tree.dir(), base, &words(gate)).await?;
+    let Said { passed, output, exit, .. } = runs(gates, gate, &tree, base, &words(gate)).await?;
     // What it runs may come with the change. That is no failure which the base has as well.
     let found = OnBase { passes: passed || matches!(exit, Exit::Code(126 | 127)), output };
     keep(&dir, &file, &found).map_err(wrong)?;

@@ -138,6 +138,7 @@ fn word(outcome: &Outcome) -> &'static str {
         Outcome::Landed { .. } => "landed",
         Outcome::Rebased { .. } => "rebased",
         Outcome::LandingRejected { .. } => "landing_rejected",
+        Outcome::CalledOff => "called_off",
         Outcome::LandingFailed { .. } => "landing_failed",
     }
 }

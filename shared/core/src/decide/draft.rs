@@ -280,6 +280,7 @@ impl<'a> Draft<'a> {
             patch_id: change.patch_id,
             overrides_gates,
             landed: None,
+            called_off: None,
         });
         let name = self.phase().name.clone();
         let is_last = self.task.phases.iter().all(|p| p.name == name || p.state == PhaseState::Accepted);
@@ -334,6 +335,16 @@ impl<'a> Draft<'a> {
             attempt.outcome = outcome;
             attempt.finished_at = Some(now);
         }
+    }
+
+    /// Ends the task and every phase that is not over.
+    pub(super) fn cancel(&mut self) {
+        for at in 0..self.task.phases.len() {
+            if !self.task.phases[at].state.is_over() {
+                self.skip(at, Some(AttemptOutcome::Cancelled));
+            }
+        }
+        self.task.state = TaskState::Cancelled;
     }
 
     /// Parks the phase for a person.

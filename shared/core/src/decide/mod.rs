@@ -166,6 +166,7 @@ pub fn decide(task: &Task, event: &Event, policy: &Policy, now: Timestamp) -> Re
                 Outcome::Landed { commit } => landing::landed(draft, commit),
                 Outcome::Rebased { change } => landing::rebased(draft, change),
                 Outcome::LandingRejected { gate } => landing::rejected(draft, gate),
+                Outcome::CalledOff => landing::called_off(draft),
                 Outcome::LandingFailed { failure } => landing::failed(draft, failure),
             }
         }

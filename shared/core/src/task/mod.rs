@@ -290,6 +290,10 @@ pub struct Approval {
     /// The commit on the base branch, once it is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub landed: Option<String>,
+    /// Who called the task off while it was landing: nothing is brought to the base any more, and it is only looked
+    /// whether it is there already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub called_off: Option<String>,
 }
 
 /// A task parked for a person.

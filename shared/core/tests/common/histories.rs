@@ -54,6 +54,7 @@ pub(crate) const STEPS: &[&str] = &[
     "rebased",
     "conflict",
     "land-failed network",
+    "called-off",
     "poison",
     "person approve",
     "person refile Do it again.",

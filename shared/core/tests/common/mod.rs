@@ -128,6 +128,7 @@ impl World {
             "landed" => Outcome::Landed { commit: format!("merged{}", self.step) },
             "rebased" => Outcome::Rebased { change: self.change() },
             "conflict" => Outcome::LandingRejected { gate: gate("merge_conflict", false) },
+            "called-off" => Outcome::CalledOff,
             "land-failed" => Outcome::LandingFailed { failure: failure(rest) },
             "poison" => return Event::Poisoned { phase: phase.name, why: "was delivered 6 times".to_owned() },
             "cancel" => return Event::Cancelled { by: "operator".to_owned() },
