@@ -299,6 +299,11 @@ impl Sandbox {
                 }
             }
         }
+        // What lies below another of them is gone with it, and nothing that could be made read-only.
+        let all = empty.clone();
+        empty.retain(|path| !all.iter().any(|other| other != path && path.starts_with(other)));
+        empty.sort_unstable();
+        empty.dedup();
         for path in &empty {
             of.flag_of("--tmpfs", path);
         }
