@@ -87,7 +87,7 @@ async fn a_model_that_turns_the_agent_away_is_waited_for_and_nobody_is_charged()
     };
     let (place, model) = with_model(vec![limited(), edit("-", "+"), limited(), done()]).await;
     let task = place.submit("Make add.sh add");
-    place.run(&["up", "--drain"]).must(0, &["put back until the provider may be called again"]);
+    place.run(&["up", "--drain"]).must(0, &["put back, uncharged: it would fail again now"]);
     let shown = place.json(&["task", "show", &task]);
     let attempts = shown["attempts"].as_array().unwrap();
     assert_eq!((&shown["state"], attempts.len(), model.asked().len()), (&json!("merged"), 1, 4), "{shown:#}");

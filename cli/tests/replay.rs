@@ -71,7 +71,16 @@ fn repository(dir: &Path) -> Vec<Change> {
         git(&repo, &["commit", "--quiet", "--all", "--message=Work"]);
         let head = git(&repo, &["rev-parse", "HEAD"]).trim().to_owned();
         let base_commit = base_commit.clone();
-        Change { branch, base_commit, patch_id: head.clone(), head, files: 1, diff: None, summary: String::new() }
+        Change {
+            branch,
+            base_commit,
+            patch_id: head.clone(),
+            head,
+            files: 1,
+            lines: 1,
+            diff: None,
+            summary: String::new(),
+        }
     };
     (1..=3).map(change).collect()
 }

@@ -61,6 +61,7 @@ impl Place {
             head: format!("head of {id}"),
             patch_id: format!("patch of {id}"),
             files: 1,
+            lines: 0,
             diff: None,
             summary: String::new(),
         };

@@ -2,6 +2,7 @@
 //!
 //! # Layout
 //! - [`command`]: any program
+//! - [`preset`]: what is known of well-known programs
 //! - [`model`]: the built-in agent, a loop of a model and tools
 //! - [`acp`]: a program that speaks the Agent Client Protocol
 //! - `confined`: the tree's files, for those of them that read and write through us
@@ -12,6 +13,7 @@ mod confined;
 mod transcript;
 pub mod model;
 pub mod acp;
+pub mod preset;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

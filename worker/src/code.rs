@@ -5,13 +5,14 @@ use refile_config::bounds::DiffPolicy;
 use refile_config::{Agent, Gate, Provider};
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::gate::GateReport;
+use refile_core::growth::changed_lines;
 use refile_core::task::{Change, Usage};
 use refile_core::{Outcome, Task};
 use refile_store::artifacts::{ArtifactError, Shelf};
 
 use crate::agent::{self, Ended};
 use crate::gates::policy::{self, Aside, diff_policy};
-use crate::gates::{self, Gates};
+use crate::gates::{self, Bases, Gates};
 use crate::git::{Expected, GitError, Mirror, Push, Tree, names};
 use crate::llm::Client;
 use crate::workspace::Site;
@@ -125,7 +126,9 @@ async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
         let go_on = conflict.passed || job.keep_going;
         reports.push(conflict);
         if go_on {
-            let configured = Gates { gates: job.gates, keep_going: job.keep_going, shelf: job.site.shelf, claim };
+            let bases = Bases { workspace: job.site.workspace, mirror: &mirror, branch: &job.site.task.base };
+            let configured =
+                Gates { gates: job.gates, keep_going: job.keep_going, shelf: job.site.shelf, claim, bases };
             reports.extend(gates::run(&configured, &tree, &base, &files).await?);
         }
     }
@@ -167,6 +170,7 @@ fn bare_change(branch: &str, base: &str, head: &str) -> Change {
         head: head.to_owned(),
         patch_id: String::new(),
         files: 0,
+        lines: 0,
         diff: None,
         summary: String::new(),
     }
@@ -219,6 +223,7 @@ async fn described(
     Ok(Change {
         patch_id,
         files: mirror.files(base, head).await.map_err(git)?.len() as u32,
+        lines: changed_lines(&diff),
         diff: Some(shelf.put("change.diff", diff).await.map_err(artifact)?),
         ..bare_change(branch, base, head)
     })

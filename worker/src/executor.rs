@@ -80,7 +80,7 @@ async fn attempt(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, 
         return cannot(claim, format!("this worker's configuration has no [agents.{name}]"));
     };
     let prompt = prompt(&claim.task, phase, config.carry());
-    let continue_from = match config.policy.continue_from {
+    let continue_from = match config.policy().start(phase) {
         ContinueFrom::Previous => phase.previous_change(),
         ContinueFrom::Base => None,
     };

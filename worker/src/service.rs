@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use refile_config::Config;
+use refile_config::{Agent, Config};
 use refile_core::Queue;
 use refile_store::OpenOptions;
 use refile_store::artifacts::Artifacts;
@@ -13,6 +13,7 @@ use refile_telemetry::{Health, Metrics, logging, process};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::preset::known;
 use crate::llm::{Client, key};
 use crate::pool;
 use crate::process::Guard;
@@ -102,11 +103,15 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
 /// Holds that everything that a worker of this role would run is there, before it claims a job that it cannot do.
 pub async fn require_ready(config: &Config, role: Role) -> anyhow::Result<()> {
     crate::git::require_version().await?;
-    let commands: Vec<(String, &[String])> = match role {
+    let commands: Vec<(String, Vec<String>)> = match role {
         Role::Coder if config.agents.is_empty() => bail!(
             "no agent is configured; add to the configuration:\n\n  [agents.NAME]\n  command = [\"PROGRAM\", \"ARGUMENT\"]\n\n`refile init` writes a start"
         ),
-        Role::Coder => config.agents.iter().map(|(name, a)| (format!("agents.{name}"), a.command.as_slice())).collect(),
+        Role::Coder => config
+            .agents
+            .iter()
+            .map(|(name, agent)| Ok((format!("agents.{name}"), programs(agent)?)))
+            .collect::<anyhow::Result<_>>()?,
         Role::Reviewer if config.reviewers.is_empty() => bail!(
             "no reviewer is configured; add to the configuration:\n\n  [reviewers.NAME]\n  command = [\"PROGRAM\", \"ARGUMENT\"]\n\n`refile init` writes a start"
         ),
@@ -114,7 +119,7 @@ pub async fn require_ready(config: &Config, role: Role) -> anyhow::Result<()> {
             .reviewers
             .iter()
             .filter(|(_, r)| !r.command.is_empty())
-            .map(|(name, r)| (format!("reviewers.{name}"), r.command.as_slice()))
+            .map(|(name, r)| (format!("reviewers.{name}"), r.command.clone()))
             .collect(),
     };
     if role == Role::Reviewer {
@@ -160,8 +165,16 @@ fn require_keys_of_agents(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The program of an agent and its arguments; of a preset the program that its command needs.
+fn programs(agent: &Agent) -> anyhow::Result<Vec<String>> {
+    match agent.preset {
+        Some(preset) if agent.command.is_empty() => Ok(vec![known(preset)?.program]),
+        _ => Ok(agent.command.clone()),
+    }
+}
+
 /// Whether a program can be found: by its path, from the configuration's folder, or on PATH.
-fn is_there(config: &Config, program: &str) -> bool {
+pub fn is_there(config: &Config, program: &str) -> bool {
     if program.contains('/') {
         return config.path(program).is_file();
     }

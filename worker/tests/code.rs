@@ -6,8 +6,8 @@ mod common;
 
 use common::Place;
 use common::fleet::{Try, agent, artifacts, gate, task};
-use refile_config::Span;
 use refile_config::schema::PromptDelivery;
+use refile_config::{Baseline, Span};
 use refile_core::Outcome;
 use refile_core::failure::FailureKind;
 use refile_core::gate::GateReport;
@@ -157,6 +157,89 @@ async fn an_agent_that_changed_nothing_may_ask() {
     let mut changed = Try::script("echo x > new.txt; echo 'REFILE: decline no'");
     changed.attempt = 2;
     assert_eq!(changed.change(&place, &task).await.files, 1);
+}
+
+#[tokio::test]
+async fn a_flaky_gate_passes_when_a_retry_does_and_both_runs_are_kept() {
+    let place = Place::new();
+    let task = task(&place, "t1");
+    let mut attempt = Try::script("echo x > new.txt");
+    let seen = place.root.path().join("seen");
+    let flaky = format!("echo run; test -f {0} || {{ touch {0}; echo flaked; exit 1; }}", seen.display());
+    attempt.gates = vec![gate("test", &flaky)];
+    attempt.gates[0].retries = 2;
+    let outcome = attempt.run(&place, &task).await;
+    let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
+    let ran = "run\nflaked\n[the gate `test` ended with exit code 1]\n\n[run 2 of the gate `test`]\nrun\n\
+               [the gate `test` failed, and passed in run 2]";
+    assert_eq!((gates[2].passed, gates[2].output.as_str()), (true, ran));
+    let log = artifacts(&place).get(gates[2].log.as_ref().unwrap()).await.unwrap().unwrap();
+    assert_eq!(log, format!("{ran}\n"));
+
+    attempt.attempt = 2;
+    attempt.gates = vec![gate("test", "echo run; exit 1")];
+    attempt.gates[0].retries = 2;
+    let outcome = attempt.run(&place, &task).await;
+    let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
+    assert!(!gates[2].passed);
+    assert_eq!(gates[2].output.matches("run\n[the gate `test` ended").count(), 3, "{}", gates[2].output);
+}
+
+#[tokio::test]
+async fn a_failure_that_the_base_has_as_well_is_not_held_against_the_change() {
+    let place = Place::new();
+    place.commit(&[("old.bad", "x\n")]);
+    let task = task(&place, "t1");
+    let count = place.root.path().join("runs");
+    let counted = format!("echo >> {}; ls *.bad && exit 1 || true", count.display());
+    let runs = || std::fs::read_to_string(&count).unwrap_or_default().lines().count();
+    let mut attempt = Try::script("echo x > new.txt");
+    for (number, baseline, passed, seen) in [
+        (1, Baseline::Fail, Some(false), 1),
+        // The change, and the base once for both that follow.
+        (2, Baseline::Warn, Some(true), 3),
+        (3, Baseline::Ignore, None, 4),
+    ] {
+        attempt.attempt = number;
+        attempt.gates = vec![gate("lint", &counted), gate("test", "true")];
+        attempt.gates[0].baseline = baseline;
+        let outcome = attempt.run(&place, &task).await;
+        let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
+        let lint = gates.iter().find(|g| g.name == "lint");
+        assert_eq!((lint.map(|g| g.passed), runs()), (passed, seen), "{baseline:?}");
+        assert_eq!(gates.iter().any(|g| g.name == "test"), passed != Some(false), "{baseline:?}");
+        if baseline == Baseline::Warn {
+            let output = &lint.unwrap().output;
+            assert!(output.contains("fails on the untouched base") && output.contains("old.bad"), "{output}");
+        }
+    }
+    // Where the base is well, the change is to blame.
+    place.commit(&[("old.bad", "")]);
+    attempt.agent = agent("echo x > new.bad");
+    (attempt.attempt, attempt.gates[0].baseline) = (4, Baseline::Ignore);
+    let outcome = attempt.run(&place, &task).await;
+    let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(names(&gates)[2], ("lint", false));
+    // So it is where the gate's script comes with the change.
+    attempt.agent = agent("echo 'exit 1' > check.sh");
+    (attempt.attempt, attempt.gates[0].run) = (5, "sh ./check.sh".to_owned());
+    let outcome = attempt.run(&place, &task).await;
+    let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(names(&gates)[2], ("lint", false));
+    assert_eq!(std::fs::read_dir(place.workspace.dir().join("trees")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_gate_that_was_killed_says_nothing_of_the_change() {
+    let place = Place::new();
+    for (number, run) in [(1, "kill -9 $$"), (2, "sh -c 'kill -9 $$'; exit $?")] {
+        let mut attempt = Try::script("echo x > new.txt");
+        (attempt.attempt, attempt.gates) = (number, vec![gate("test", run)]);
+        let outcome = attempt.run(&place, &task(&place, "t1")).await;
+        let Outcome::AgentFailed { failure, .. } = outcome else { panic!("{outcome:?}") };
+        assert_eq!(failure.kind, FailureKind::Crash);
+        assert!(failure.detail.contains("`test`") && failure.detail.contains("memory"), "{failure}");
+    }
 }
 
 #[tokio::test]

@@ -130,6 +130,13 @@ async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Resu
         ]);
     }
     output::print_table(&table, "no attempts yet");
+    if let Some(lines) = &detail.growing {
+        let lines = lines.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        output::line(format!(
+            "\n{} each attempt changed more lines than the one before: {lines}",
+            styled(output::WAITS, "it grows:")
+        ));
+    }
     for open in task.open_escalations() {
         output::line(format!(
             "\n{} {}: {}\n{}",

@@ -122,8 +122,14 @@ pub(crate) fn validate(config: &Config, name: &str, agent: &Agent) -> Result<(),
     if agent.kind == AgentType::Llm {
         return validate_llm(config, &key, agent);
     }
-    if agent.command.is_empty() {
-        return Err(format!("{key}.command is empty; name a program, as in [\"claude\", \"-p\"]"));
+    if agent.preset.is_some() && agent.kind != AgentType::Command {
+        return Err(format!("{key}.preset is for agents of type command; leave it out, or the `type`"));
+    }
+    if agent.command.is_empty() && agent.preset.is_none() {
+        return Err(format!("{key}.command is empty; name a program, or a well-known agent as in preset = \"claude\""));
+    }
+    if agent.command.is_empty() && agent.prompt != PromptDelivery::default() {
+        return Err(format!("{key}.prompt belongs to a command; the preset knows its own; leave it out"));
     }
     for (is_set, field) in [
         (agent.provider.is_some(), "provider"),
@@ -157,8 +163,14 @@ fn validate_llm(config: &Config, key: &str, agent: &Agent) -> Result<(), String>
         let named = agent.provider.as_deref().unwrap_or("NAME");
         return Err(format!("{key} needs a `provider` that exists: write a section [providers.{named}]"));
     };
-    if !agent.command.is_empty() || agent.prompt != PromptDelivery::Stdin {
-        return Err(format!("{key}: `command` and `prompt` are for agents of type command; leave them out"));
+    if !agent.command.is_empty()
+        || !agent.args.is_empty()
+        || agent.preset.is_some()
+        || agent.prompt != PromptDelivery::Stdin
+    {
+        return Err(format!(
+            "{key}: `command`, `args`, `preset` and `prompt` are for agents of type command; leave them out"
+        ));
     }
     let bounds = agent.bounds();
     if bounds.steps == 0 || bounds.answer_tokens == 0 || bounds.total_tokens == 0 {

@@ -13,12 +13,14 @@
 //! - [`threshold`]: `0.7` or `"q20"` as a value
 //! - [`bounds`]: what commands may use up and reach, and what a change may hold
 //! - [`inputs`]: what a reviewer is given to judge by
+//! - [`presets`]: the coding agents that are known by name
 //! - [`prices`]: what models cost
 
 pub mod duration;
 pub mod threshold;
 pub mod bounds;
 pub mod inputs;
+pub mod presets;
 pub mod prices;
 pub mod agents;
 pub mod schema;
@@ -34,6 +36,7 @@ pub use duration::Span;
 pub use inputs::{Answer, Input, Require};
 pub use load::{ConfigError, FILE_NAME, Override, load};
 pub use nearest::nearest;
+pub use presets::Preset;
 pub use prices::{Price, Prices};
-pub use schema::{Agent, Config, Gate, Land, Provider, Reviewer, Strategy};
+pub use schema::{Agent, Baseline, Config, Gate, Land, Provider, Reviewer, Strategy};
 pub use threshold::Threshold;

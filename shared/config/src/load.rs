@@ -230,6 +230,9 @@ fn validate(config: &Config) -> Result<(), String> {
         if gate.name.trim().is_empty() || gate.run.trim().is_empty() {
             return Err("a gate needs a `name` and what it should `run`".to_owned());
         }
+        if gate.retries > 10 {
+            return Err(format!("the gate `{}` has more than 10 retries: what fails so often says nothing", gate.name));
+        }
         let built_in =
             [refile_core::gate::EMPTY_DIFF, refile_core::gate::MERGE_CONFLICT, refile_core::gate::DIFF_POLICY];
         if built_in.contains(&gate.name.as_str()) {

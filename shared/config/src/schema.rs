@@ -18,9 +18,11 @@ use serde::{Deserialize, Serialize};
 use crate::agents::Tool;
 use crate::bounds::{DiffPolicy, ProcessLimits, Sandbox, WorkspaceSection};
 use crate::duration::Span;
+use crate::presets::Preset;
 use crate::prices::Prices;
 pub use policy::{BudgetSection, CarrySection, PolicySection};
 pub use providers::{Provider, ProviderKind};
+use reviewers::is_default;
 pub use reviewers::{Reviewer, ReviewerType};
 
 /// The whole configuration.
@@ -205,9 +207,15 @@ pub struct Agent {
     /// What it is.
     #[serde(rename = "type", default)]
     pub kind: AgentType,
+    /// A well-known coding agent: fills in the command, how it is given its prompt, and how its output is read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preset: Option<Preset>,
     /// Of a `command` and an `acp`: the program and its arguments; `{prompt_file}` stands for the file that holds the prompt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// Arguments behind those of the command or the preset.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
     /// How it is given its prompt.
     #[serde(default)]
     pub prompt: PromptDelivery,
@@ -263,7 +271,9 @@ impl Default for Agent {
     fn default() -> Self {
         Self {
             kind: AgentType::default(),
+            preset: None,
             command: Vec::new(),
+            args: Vec::new(),
             prompt: PromptDelivery::default(),
             timeout: half_an_hour(),
             env: Vec::new(),
@@ -309,6 +319,25 @@ pub struct Gate {
     /// The imperative that its failure turns into.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required_change: Option<String>,
+    /// How often it is run again where it failed; a pass after a retry is a pass.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub retries: u32,
+    /// What a failure means that the untouched base has as well: `fail`, `warn` or `ignore`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub baseline: Baseline,
+}
+
+/// What a gate's failure means where the gate fails on the untouched base as well.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Baseline {
+    /// It is a failure like any other; the base is not looked at.
+    #[default]
+    Fail,
+    /// The change passes, and the gate's report says why.
+    Warn,
+    /// The change passes, and nothing is reported.
+    Ignore,
 }
 
 /// How a change comes to the base branch.

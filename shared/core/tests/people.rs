@@ -33,6 +33,29 @@ fn a_spent_budget_waits_for_a_person() {
 }
 
 #[test]
+fn each_of_the_budgets_stops_a_task() {
+    // An attempt of the table uses up 100 tokens, 10 millionths of a dollar and a second.
+    let none = Budget::default();
+    for (budget, is_spent) in [
+        (none, false),
+        (Budget { tokens: Some(100), ..none }, false),
+        (Budget { tokens: Some(99), ..none }, true),
+        (Budget { cost_micros: Some(10), ..none }, false),
+        (Budget { cost_micros: Some(9), ..none }, true),
+        (Budget { wall_ms: Some(1_000), ..none }, false),
+        (Budget { wall_ms: Some(999), ..none }, true),
+    ] {
+        let mut table = Table::new(Policy { budget, ..Policy::default() });
+        let expected = if is_spent {
+            "coding #1, parked, escalated: count escalations_total{budget_exhausted}"
+        } else {
+            "reviewing #1, open: enqueue review #1"
+        };
+        table.case("", "coded", expected);
+    }
+}
+
+#[test]
 fn a_spent_budget_parks_a_phase_before_it_begins() {
     let mut table = Table::of(
         Policy { budget: Budget { tokens: Some(100), ..Budget::default() }, ..Policy::default() },

@@ -10,50 +10,83 @@ use refile_config::schema::PromptDelivery;
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::task::Usage;
 
+use super::preset::{self, Ready, Told};
 use super::{Ended, Job, Ran, reach};
-use crate::process::{self, Command, Exit, Finished, ProcessError, tail, without_secrets};
+use crate::process::{self, Command, Exit, Finished, ProcessError, Reach, tail, without_secrets};
 
 /// What in a command stands for the file that holds the prompt.
 const PROMPT_FILE: &str = "{prompt_file}";
 
-/// Runs a program to its end.
+/// Runs an agent to its end.
 pub(super) async fn run(job: &Job<'_>) -> Ran {
-    let agent = job.agent;
-    match start(job).await {
-        Ok(done) => {
-            let ended = if done.exit.is_ok() {
-                Ok(request(&done.stdout_text()).map_or(Ended::Done, Ended::Says))
-            } else {
-                Err(failed(&agent.command, &done, &agent.env))
-            };
-            Ran {
-                ended,
-                summary: without_secrets(tail(&done.stdout_text(), 500), &agent.env),
-                transcript: without_secrets(&done.output_text(), &agent.env),
-                usage: Usage { wall_ms: done.wall_ms(), ..Usage::default() },
-            }
-        }
+    let ran = async {
+        let ready = preset::ready(job.agent)?;
+        let done = start(job, &ready).await?;
+        Ok((ready, done))
+    };
+    match ran.await {
+        Ok((ready, done)) => ended(&ready, &done),
         Err(failure) => Ran::not_started(failure),
     }
 }
 
-async fn start(job: &Job<'_>) -> Result<Finished, Failure> {
-    let Job { agent, config_dir, prompt, tree, .. } = *job;
-    let (file, env) = job.surroundings()?;
-    let mut argv = resolve(&agent.command, config_dir);
-    // Of what the configuration says: a path in the prompt shows nothing.
-    let sandbox = tree.sandbox(&argv, reach(agent));
+/// What a run that was started came to.
+fn ended(ready: &Ready, done: &Finished) -> Ran {
+    let told = ready.known.as_ref().map(|known| known.read(done));
+    let is_well = match (&ready.known, &told) {
+        (Some(known), Some(told)) => known.ended_well(done, told),
+        _ => done.exit.is_ok(),
+    };
+    let said = told.as_ref().and_then(|t| t.message.clone()).unwrap_or_else(|| done.stdout_text());
+    let ended = if is_well {
+        Ok(request(&said).map_or(Ended::Done, Ended::Says))
+    } else {
+        Err(failure_of(ready, done, told.as_ref()))
+    };
+    Ran {
+        ended,
+        summary: without_secrets(tail(&said, 500), &ready.env),
+        transcript: without_secrets(&done.output_text(), &ready.env),
+        usage: Usage { wall_ms: done.wall_ms(), ..told.map(|t| t.usage).unwrap_or_default() },
+    }
+}
+
+/// Why a run failed: by the rules of its preset where one fits.
+fn failure_of(ready: &Ready, done: &Finished, told: Option<&Told>) -> Failure {
+    let mut failure = failed(&ready.command, done, &ready.env);
+    let is_clear = matches!(failure.kind, FailureKind::Timeout) || matches!(done.exit, Exit::Code(126 | 127));
+    let (Some(known), Some(told), false) = (&ready.known, told, is_clear) else { return failure };
+    if let Some(error) = &told.error {
+        let said = without_secrets(tail(error, 600), &ready.env);
+        failure = Failure::new(failure.kind, format!("`{}` {}: {said}", known.program, done.exit));
+    }
+    if let Some((kind, wait)) = known.classify(done.exit, &done.stderr_text(), &done.stdout_text(), told) {
+        (failure.kind, failure.retry_after_ms) = (kind, wait);
+    }
+    failure
+}
+
+async fn start(job: &Job<'_>, ready: &Ready) -> Result<Finished, Failure> {
+    let Job { agent, config_dir, prompt, tree, claim, .. } = *job;
+    let (file, _) = job.surroundings()?;
+    let mut argv = resolve(&ready.command, config_dir);
+    // Of what the configuration says: a path in the prompt shows nothing. A preset's agent may read its login.
+    let logins = ready.known.iter().flat_map(|known| &known.login).map(|login| format!("~/{login}"));
+    let readable: Vec<String> = agent.readable.iter().cloned().chain(logins).collect();
+    let sandbox = tree.sandbox(&argv, Reach { readable: &readable, ..reach(agent) });
     for argument in &mut argv {
         if let Some(text) = argument.to_str().filter(|a| a.contains(PROMPT_FILE)) {
             *argument = text.replace(PROMPT_FILE, &file.to_string_lossy()).into();
         }
     }
-    if agent.prompt == PromptDelivery::Argument {
+    if ready.prompt == PromptDelivery::Argument {
         argv.push(prompt.into());
     }
     let mut command = Command::new(argv, tree.dir(), agent.timeout.0).confined(sandbox);
-    command.env = env;
-    if agent.prompt == PromptDelivery::Stdin {
+    command.env = claim.environment(tree.base(), &ready.env);
+    command.env.push(("REFILE_PROMPT_FILE".into(), file.into()));
+    command.env.extend(ready.set.iter().map(|(name, value)| (name.into(), value.into())));
+    if ready.prompt == PromptDelivery::Stdin {
         command.stdin = prompt.as_bytes().to_vec();
     }
     process::run(&command).await.map_err(|error| not_started(&error))

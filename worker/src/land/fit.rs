@@ -6,7 +6,7 @@ use refile_core::gate::GateReport;
 
 use super::LandJob;
 use crate::code::{describe, git, message, publish};
-use crate::gates::{self, Gates};
+use crate::gates::{self, Bases, Gates};
 use crate::git::{GitError, Mirror, names};
 
 /// What an approved change is on top of a commit.
@@ -101,7 +101,8 @@ impl LandJob<'_> {
         let files = mirror.files(base, tree).await.map_err(git)?;
         let claim = self.site.claim();
         let tree = self.site.workspace.tree(mirror, claim, &self.site.task.base, base, tree).await.map_err(git)?;
-        let configured = Gates { gates: self.gates, keep_going: false, shelf: self.site.shelf, claim };
+        let bases = Bases { workspace: self.site.workspace, mirror, branch: &self.site.task.base };
+        let configured = Gates { gates: self.gates, keep_going: false, shelf: self.site.shelf, claim, bases };
         let reports = gates::run(&configured, &tree, base, &files).await?;
         Ok(reports.into_iter().find(|report| !report.passed))
     }

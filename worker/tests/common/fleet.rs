@@ -2,7 +2,7 @@
 
 use indexmap::IndexMap;
 use refile_config::bounds::DiffPolicy;
-use refile_config::{Agent, Gate, Provider, Span, Strategy};
+use refile_config::{Agent, Baseline, Gate, Provider, Span, Strategy};
 use refile_core::decide::submission::{NewTask, Workflow, submit};
 use refile_core::event::Actor;
 use refile_core::task::{Approval, Change};
@@ -39,6 +39,8 @@ pub fn gate(name: &str, run: &str) -> Gate {
         timeout: Span::seconds(60),
         network: None,
         required_change: None,
+        retries: 0,
+        baseline: Baseline::Fail,
     }
 }
 

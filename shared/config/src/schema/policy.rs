@@ -33,6 +33,8 @@ pub struct PolicySection {
     pub max_backoff: Span,
     /// `previous` or `base`: where the next attempt starts.
     pub continue_from: ContinueFrom,
+    /// The last attempt that a phase has starts from the base, whatever `continue_from` says.
+    pub fresh_last: bool,
     /// Agents by attempt; empty for the first of `[agents]` always.
     pub ladder: Vec<String>,
     /// Run every gate even when one has failed.
@@ -58,6 +60,7 @@ impl Default for PolicySection {
             backoff: Span(std::time::Duration::from_millis(policy.backoff_ms)),
             max_backoff: Span(std::time::Duration::from_millis(policy.max_backoff_ms)),
             continue_from: policy.continue_from,
+            fresh_last: false,
             ladder: Vec::new(),
             keep_going: false,
             budget: BudgetSection::default(),
@@ -116,6 +119,7 @@ impl Config {
             backoff_ms: p.backoff.as_millis(),
             max_backoff_ms: p.max_backoff.as_millis(),
             continue_from: p.continue_from,
+            fresh_last: p.fresh_last,
             budget: Budget {
                 tokens: p.budget.tokens,
                 cost_micros: p.budget.cost_usd.map(|usd| (usd * 1e6) as u64),

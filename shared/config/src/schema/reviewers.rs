@@ -102,7 +102,7 @@ pub struct Reviewer {
     pub other_model_than_coder: bool,
 }
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 

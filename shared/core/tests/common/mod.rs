@@ -158,6 +158,7 @@ impl World {
             head: format!("head{}", self.step),
             patch_id: format!("patch{}", self.step),
             files: 1,
+            lines: 0,
             diff: None,
             summary: String::new(),
         }
