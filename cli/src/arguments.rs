@@ -64,6 +64,9 @@ pub(crate) enum Command {
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Look at the coders, and whether one could be run here
+    #[command(subcommand)]
+    Agent(AgentCommand),
     /// Say which providers of models are left alone, leave one alone, call it again
     #[command(subcommand)]
     Provider(ProviderCommand),
@@ -142,6 +145,20 @@ pub(crate) enum TaskCommand {
     Cancel(TaskArgument),
     /// Do a task's last job again if it is escalated; submit it anew if it is over
     Retry(TaskArgument),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AgentCommand {
+    /// List the agents of the configuration, and the presets
+    List,
+    /// Say whether an agent or a preset could be run here: its program, its version, its key or login; no prompt is sent
+    Check(AgentArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AgentArguments {
+    /// Its name in the configuration, or a preset's
+    pub(crate) name: String,
 }
 
 #[derive(Debug, Subcommand)]

@@ -79,9 +79,17 @@ impl Context {
 
 /// Finds the task of an id, or of the beginning of one.
 pub(crate) async fn find_task(store: &dyn Store, given: &str) -> anyhow::Result<Task> {
+    match look_for_task(store, given).await? {
+        Some(task) => Ok(task),
+        None => bail!("there is no task {given}; `refile task list` shows what there is"),
+    }
+}
+
+/// The same, where there may be none.
+pub(crate) async fn look_for_task(store: &dyn Store, given: &str) -> anyhow::Result<Option<Task>> {
     let id = TaskId::parse(given).map_err(|error| UsageError(error.to_string()))?;
     if let Some(found) = store.tasks(std::slice::from_ref(&id)).await?.pop().flatten() {
-        return Ok(found.task);
+        return Ok(Some(found.task));
     }
     let mut found: Vec<Task> = Vec::new();
     let mut cursor = None;
@@ -95,8 +103,8 @@ pub(crate) async fn find_task(store: &dyn Store, given: &str) -> anyhow::Result<
         }
     }
     match found.len() {
-        0 => bail!("there is no task {given}; `refile task list` shows what there is"),
-        1 => Ok(found.remove(0)),
+        0 => Ok(None),
+        1 => Ok(Some(found.remove(0))),
         _ => bail!("more than one task begins with {given}: {}, {}, …", found[0].id, found[1].id),
     }
 }

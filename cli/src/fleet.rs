@@ -1,18 +1,20 @@
 //! Coordinator, coders and reviewers in this process.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use refile_config::Config;
 use refile_coordinator::Coordinator;
-use refile_core::TaskState;
+use refile_coordinator::calibration::keep_figures;
 use refile_core::count::Count;
 use refile_core::failure::Failure;
+use refile_core::{Queue, TaskState};
 use refile_store::artifacts::Artifacts;
-use refile_store::{Stats, Store};
+use refile_store::{PauseTarget, Paused, Stats, Store};
 use refile_telemetry::{Health, Metrics, process};
 use refile_worker::llm::Client;
 use refile_worker::pool;
+use refile_worker::process::Guard;
 use refile_worker::service::require_ready;
 use refile_worker::worker::{Role, Worker};
 use refile_worker::workspace::Workspace;
@@ -20,8 +22,14 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::commands::calibration::taken_back;
+use crate::output::{self, untrusted};
+
 /// How often it is looked whether work is left.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// How often it is looked what reviews wait for.
+const TELL: Duration = Duration::from_secs(1);
 
 /// A fleet that runs.
 pub(crate) struct Fleet {
@@ -38,10 +46,13 @@ pub(crate) struct Parts {
     pub(crate) metrics: Metrics,
 }
 
-/// Holds that the fleet could do its work: agents and reviewers are configured and there.
+/// Holds that the fleet could do its work: agents, reviewers and keys are configured and there. Says what is most likely not
+/// meant.
 pub(crate) async fn require(config: &Config) -> anyhow::Result<()> {
     require_ready(config, Role::Coder).await?;
-    require_ready(config, Role::Reviewer).await
+    require_ready(config, Role::Reviewer).await?;
+    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    Ok(())
 }
 
 impl Fleet {
@@ -61,12 +72,14 @@ impl Fleet {
         };
         let listener: Option<TcpListener> = if serve { Some(coordinator.listen().await?) } else { None };
         let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+        let guard = Guard::start(&config).await?;
         let worker = |role: Role, concurrency: usize| -> anyhow::Result<Worker> {
             Ok(Worker {
                 store: store.clone(),
                 config: config.clone(),
                 artifacts: artifacts.clone(),
-                workspace: Workspace::open(&config.path(&config.workers.dir))?,
+                workspace: Workspace::open(&config.path(&config.workers.dir))?
+                    .guarded(guard.clone(), config.workspace.max_bytes),
                 client: Client::new()?.with_metrics(&metrics).with_prices(&config.prices),
                 metrics: metrics.clone(),
                 health: Health::default(),
@@ -79,6 +92,13 @@ impl Fleet {
         let (coder, reviewer) =
             (worker(Role::Coder, config.workers.coders)?, worker(Role::Reviewer, config.workers.reviewers)?);
         let mut running = JoinSet::new();
+        let figures = (store.clone(), metrics.clone(), shutdown.clone(), coder.workspace.clone());
+        running.spawn(async move {
+            let (store, metrics, shutdown, workspace) = figures;
+            let look = |repository, base| taken_back(workspace.clone(), repository, base);
+            keep_figures(store.as_ref(), &metrics, &shutdown, look).await;
+            Ok(())
+        });
         let coordinating = coordinator.run(listener, shutdown.clone());
         running.spawn(async {
             coordinating.await;
@@ -99,10 +119,20 @@ impl Fleet {
     /// Returns when no task is open any more but those whose pull requests people have to decide on, or the fleet is told to
     /// stop. A store that is away is waited for.
     pub(crate) async fn drained(&self) {
+        let (mut said, mut next) = (String::new(), Instant::now());
         while !self.shutdown.is_cancelled() {
             match self.store.stats().await {
                 Ok(stats) if tasks(&stats, TaskState::Open) <= proposed(&stats) => return,
-                Ok(_) => {}
+                Ok(stats) => {
+                    if Instant::now() >= next {
+                        next = Instant::now() + TELL;
+                        let waits = waits(self.store.as_ref(), &stats).await.unwrap_or_default();
+                        if !waits.is_empty() && waits != said {
+                            tracing::info!("{waits}");
+                        }
+                        said = waits;
+                    }
+                }
                 Err(error) => tracing::debug!(%error, "cannot tell whether work is left"),
             }
             tokio::select! { () = self.shutdown.cancelled() => {}, () = tokio::time::sleep(LOOK) => {} }
@@ -125,6 +155,29 @@ impl Fleet {
             None => Ok(self.store.stats().await?),
         }
     }
+}
+
+/// What reviews wait for where providers are paused; nothing where none is, or no review waits.
+pub(crate) async fn waits(store: &dyn Store, stats: &Stats) -> Option<String> {
+    let waiting: u64 = stats.depth.iter().filter(|((queue, _), _)| *queue == Queue::Review).map(|(_, n)| n).sum();
+    if waiting == 0 {
+        return None;
+    }
+    let paused: Vec<String> =
+        store.pauses().await.ok()?.iter().filter(|paused| paused.holds).filter_map(told).collect();
+    let reviews = if waiting == 1 { "1 review waits".to_owned() } else { format!("{waiting} reviews wait") };
+    (!paused.is_empty()).then(|| format!("{reviews}: {}", paused.join("; ")))
+}
+
+/// What is paused, until when and why.
+fn told(Paused { target, pause, .. }: &Paused) -> Option<String> {
+    let PauseTarget::Provider(part) = target else { return None };
+    let model = part.model.as_ref().map(|model| format!(" ({})", untrusted(model))).unwrap_or_default();
+    let until = match pause.until {
+        Some(at) => format!("until {} UTC", output::time(at)),
+        None => format!("until `refile provider resume {}`", part.provider),
+    };
+    Some(format!("the provider {}{model} is paused {until}: {}", part.provider, untrusted(&pause.reason)))
 }
 
 /// How many tasks are in a state.

@@ -193,6 +193,13 @@ fn a_task_that_is_not_there_or_not_named_clearly_is_said() {
     place.fails(&["task", "diff", ids[0]], 1, &["no such attempt with a change", "refile task show"]);
     place.fails(&["escalation", "show", ids[0]], 1, &["is open", "nothing of it waits"]);
     place.fails(&["escalation", "approve", &format!("{}.1", ids[0])], 1, &["no escalation", "refile escalation list"]);
+    for none in ["nosuch", "zzzzzzzzzzzz9.1"] {
+        for command in ["show", "approve", "retry", "reject"] {
+            let says = [&format!("no escalation {none} waits"), "refile escalation list"];
+            let ran = place.fails(&["escalation", command, none], 1, &says);
+            assert!(!ran.err.contains("task"), "{ran:?}");
+        }
+    }
     place.fails(&["task", "retry", ids[0]], 1, &["is going on", "refile task show"]);
     assert_eq!(place.tasks(), 40);
 }
@@ -230,6 +237,64 @@ fn there_is_nothing_to_approve_where_the_attempt_left_nothing() {
     assert_eq!(place.run(&["up", "--drain"]).status, 3);
     place.fails(&["escalation", "approve", &id], 1, &["no change to approve", "reject"]);
     assert_eq!(place.json(&["task", "show", &id])["state"], "escalated");
+}
+
+#[test]
+fn what_a_person_approved_is_shown_without_the_demand_before() {
+    let place = Desk::with("cat > work.txt", STRICT_REVIEWER, "");
+    let id = place.submit("x");
+    assert_eq!(place.run(&["up", "--drain"]).status, 3);
+    for command in ["log", "show"] {
+        assert!(place.ok(&["task", command, &id]).contains("Write DONE into work.txt."), "{command}");
+    }
+    place.ok(&["escalation", "approve", &id]);
+    place.ok(&["up", "--drain"]);
+    let log = place.ok(&["task", "log", &id]);
+    assert!(log.lines().any(|line| line.trim() == "accepted"), "{log}");
+    let table = place.ok(&["task", "show", &id]);
+    assert!(table.lines().all(|line| !(line.contains("accepted") && line.contains("DONE"))), "{table}");
+}
+
+#[test]
+fn what_is_most_likely_not_meant_is_said_where_the_fleet_starts_and_where_values_are_shown() {
+    let place = Desk::with("cat > work.txt", "echo APPROVE", "confidence = 0.9");
+    let says = ["reviewers.strict.confidence changes nothing", "format = "];
+    place.run(&["config", "show"]).must(0, &says);
+    place.run(&["up", "--drain"]).must(0, &says[..1]);
+    place.run(&["task", "list"]).must(0, &[]);
+}
+
+#[test]
+fn addresses_that_are_none_and_names_that_are_not_there_are_refused_at_once() {
+    let place = Desk::new();
+    let config = std::fs::read_to_string(place.path("refile.toml")).unwrap();
+    for (more, says) in [
+        ("[providers.p]\nkind = \"openai\"\nbase_url = \"bogus\"\n", &["providers.p.base_url", "`bogus`"][..]),
+        ("[limits]\nworkflows = { chnage = 1 }\n", &["`chnage`", "did you mean `change`?"]),
+        ("[limits]\nagents = { fxer = 1 }\n", &["`fxer`", "did you mean `fixer`?"]),
+    ] {
+        place.write("refile.toml", &format!("{config}{more}"));
+        place.fails(&["config", "show"], 1, says);
+    }
+    place.write("refile.toml", &format!("store = \"bogus\"\n{config}"));
+    place.fails(&["config", "show"], 1, &["`bogus` is not a store", "sqlite:PATH"]);
+}
+
+#[test]
+fn up_says_which_key_is_missing_before_it_takes_work() {
+    let place = Desk::new();
+    let id = place.submit("x");
+    let config = std::fs::read_to_string(place.path("refile.toml")).unwrap();
+    let (head, _) = config.split_once("[reviewers.strict]").unwrap();
+    let judge = "[reviewers.judge]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m\"\n[providers.p]\nkind = \"anthropic\"\n\
+                 api_key_env = \"SOME_KEY\"\n";
+    place.write("refile.toml", &format!("{head}{judge}"));
+    let says = ["reviewers.judge asks the provider `p`", "SOME_KEY"];
+    place.fails(&["up", "--drain"], 1, &says);
+    place.fails(&["up"], 1, &says);
+    let empty = place.command(&["up", "--drain"]).env("SOME_KEY", " ").output().unwrap();
+    common::command::ended(empty).must(1, &says);
+    assert_eq!(place.json(&["task", "show", &id])["attempts"][0]["outcome"], serde_json::Value::Null);
 }
 
 #[test]

@@ -26,11 +26,11 @@ fn setting(place: &Desk, key: &str) -> (Value, String) {
 
 /// Runs `init` in a repository with these files, and gives what `config show` says of the gates.
 #[track_caller]
-fn gates_guessed(files: &[&str]) -> Vec<String> {
+fn gates_guessed(files: &[(&str, &str)]) -> Vec<String> {
     let place = Desk::empty();
     git(place.dir.path(), &["init", "--quiet", "--initial-branch=trunk"]);
-    for file in files {
-        place.write(file, "");
+    for (file, text) in files {
+        place.write(file, text);
     }
     assert!(place.ok(&["init"]).contains("refile up --drain"));
     assert_eq!(setting(&place, "repository.base"), (json!("trunk"), "refile.toml".to_owned()));
@@ -46,12 +46,15 @@ fn gates_guessed(files: &[&str]) -> Vec<String> {
 
 #[test]
 fn init_guesses_gates_from_the_files() {
-    assert_eq!(gates_guessed(&["Cargo.toml"]), ["cargo clippy --all-targets -- -D warnings", "cargo test"]);
-    assert_eq!(gates_guessed(&["package.json"]), ["npm test"]);
-    assert_eq!(gates_guessed(&["go.mod", "Makefile"]), ["go vet ./...", "go test ./..."]);
-    assert_eq!(gates_guessed(&["pyproject.toml"]), ["python3 -m pytest"]);
-    assert_eq!(gates_guessed(&["Makefile"]), ["make test"]);
-    assert_eq!(gates_guessed(&["notes.txt"]), Vec::<String>::new());
+    let cargo = ["cargo clippy --all-targets -- -D warnings", "cargo test"];
+    assert_eq!(gates_guessed(&[("Cargo.toml", "[package]")]), cargo);
+    assert_eq!(gates_guessed(&[("package.json", r#"{"scripts": {"test": "x"}}"#)]), ["npm run test"]);
+    let go = ["go vet ./...", "go build ./...", "go test ./..."];
+    assert_eq!(gates_guessed(&[("go.mod", ""), ("Makefile", "test:\n")]), go);
+    assert_eq!(gates_guessed(&[("pytest.ini", "")]), ["python3 -m pytest"]);
+    assert_eq!(gates_guessed(&[("pom.xml", "")]), ["mvn --batch-mode --quiet test"]);
+    assert_eq!(gates_guessed(&[("Makefile", "test:\n")]), ["make test"]);
+    assert_eq!(gates_guessed(&[("notes.txt", ""), ("Makefile", "all:\n")]), Vec::<String>::new());
 }
 
 #[test]
@@ -337,6 +340,8 @@ fn every_command_says_what_it_does() {
         (&["escalation", "reject"], "Turn the task down"),
         (&["verdict", "parse"], "verdict that a reply holds"),
         (&["calibration"], "what turned out to be right"),
+        (&["agent", "list"], "and the presets"),
+        (&["agent", "check"], "could be run here"),
         (&["provider", "list"], "what is paused of each"),
         (&["provider", "pause"], "Leave a provider alone"),
         (&["provider", "resume"], "End the pauses"),
@@ -359,12 +364,54 @@ fn every_command_says_what_it_does() {
 }
 
 #[test]
+fn agents_and_presets_are_listed_and_checked() {
+    let place = Desk::empty();
+    place.write(
+        "refile.toml",
+        "[agents.mine]\npreset = \"claude\"\nmodel = \"m-1\"\nargs = [\"--max-turns\", \"9\"]\n[agents.plain]\ncommand = [\"sh\", \"x.sh\"]\n",
+    );
+    // A program of that name that says a version.
+    place.write("bin/claude", "#!/bin/sh\necho 9.8.7 \"($DISABLE_AUTOUPDATER)\"\n");
+    let program = place.path("bin/claude");
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", place.path("bin").display());
+    let json = |args: &[&str], key: Option<&str>| {
+        let mut command = place.command(args);
+        command.arg("--json").env("PATH", &path).env("HOME", place.dir.path());
+        command.envs(key.map(|key| (key, "x")));
+        let out = command.output().unwrap();
+        (out.status.code(), serde_json::from_slice::<Value>(&out.stdout).unwrap())
+    };
+    let (status, listed) = json(&["agent", "list"], None);
+    assert_eq!(status, Some(0));
+    let mine = &listed["agents"][0];
+    assert_eq!((&mine["name"], &mine["preset"], &mine["found"]), (&json!("mine"), &json!("claude"), &json!(true)));
+    let words: Vec<&str> = mine["command"].as_array().unwrap().iter().map(|w| w.as_str().unwrap()).collect();
+    assert!(words.ends_with(&["--model", "m-1", "--max-turns", "9"]), "{words:?}");
+    assert_eq!((&listed["agents"][1]["program"], &listed["agents"][1]["preset"]), (&json!("sh"), &Value::Null));
+    let names: Vec<&str> = listed["presets"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["claude", "codex", "gemini", "aider", "opencode", "mini-swe-agent"]);
+
+    let (status, checked) = json(&["agent", "check", "mine"], None);
+    assert_eq!((status, &checked["version"], &checked["ready"]), (Some(1), &json!("9.8.7 (1)"), &json!(false)));
+    let (status, checked) = json(&["agent", "check", "mine"], Some("CLAUDE_CODE_OAUTH_TOKEN"));
+    assert_eq!((status, &checked["ready"]), (Some(0), &json!(true)), "{checked}");
+    assert_eq!(checked["credentials"]["set"], json!(["CLAUDE_CODE_OAUTH_TOKEN"]));
+    place.write(".codex/auth.json", "{}");
+    let (status, checked) = json(&["agent", "check", "codex"], None);
+    assert_eq!((status, &checked["credentials"]["login"]), (Some(1), &json!(".codex/auth.json")));
+    assert!(checked["missing"][0].as_str().unwrap().contains("npm install -g @openai/codex"), "{checked}");
+    assert_eq!(json(&["agent", "check", "plain"], None).0, Some(0));
+    place.fails(&["agent", "check", "nobody"], 2, &["nobody", "agent list"]);
+}
+
+#[test]
 fn a_provider_is_left_alone_and_called_again() {
-    let providers = "[reviewers.judge]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m-1\"\n\
+    let providers = "[reviewers.judge]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m-1\"\nfallback_model = \"m-2\"\n\
                      [providers.p]\nkind = \"openai\"\n[providers.q]\nkind = \"ollama\"";
     let place = Desk::with("true", "echo APPROVE", providers);
     let listed = || place.json(&["provider", "list"]);
-    assert_eq!(listed()[0], json!({"name": "p", "kind": "openai", "models": ["m-1"], "pauses": []}));
+    assert_eq!(listed()[0], json!({"name": "p", "kind": "openai", "models": ["m-1", "m-2"], "pauses": []}));
     assert!(place.ok(&["provider", "list"]).contains("open"));
 
     assert!(place.ok(&["provider", "pause", "p", "--for", "2h", "--reason", "budget"]).contains("p is paused until 2"));
@@ -383,5 +430,15 @@ fn a_provider_is_left_alone_and_called_again() {
     assert_eq!(listed()[0]["pauses"], json!([]));
     place.fails(&["provider", "pause", "nobody"], 2, &["no provider `nobody`", "p, q"]);
     place.fails(&["provider", "resume", "nobody"], 2, &["no provider `nobody`"]);
+    let (near, none) = ("did you mean `m-1`?", "there is: m-1, m-2");
+    for (model, hint) in [("m-11", near), ("typo", none)] {
+        for command in ["pause", "resume"] {
+            let says = ["asks the provider `p`", model, hint];
+            place.fails(&["provider", command, "p", "--model", model], 2, &says);
+        }
+    }
+    assert_eq!(listed()[0]["pauses"], json!([]), "nothing that is refused is paused");
+    place.ok(&["provider", "pause", "p", "--model", "m-2"]);
+    place.ok(&["provider", "resume", "p"]);
     place.fails(&["provider", "pause", "p", "--for", "soon"], 2, &["soon"]);
 }

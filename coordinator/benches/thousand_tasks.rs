@@ -122,6 +122,7 @@ fn outcome(queue: Queue, task: &Task) -> Outcome {
             patch_id: format!("patch-{head}"),
             head,
             files: 1,
+            lines: 0,
             diff: None,
             summary: String::new(),
         };

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use refile_config::Config;
-use refile_core::calibration::{FEWEST, Fate, Sample, quantile, samples};
+use refile_core::calibration::{FEWEST, Fate, Sample, calibrate, quantile, samples};
 use refile_core::{Policy, Task, TaskState, Timestamp};
 use refile_store::{Filter, Store, StoreError};
+use refile_telemetry::Metrics;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +25,10 @@ const RECENT_TASKS: usize = 250;
 const RECENT: usize = 200;
 /// Tasks that are read from the store at a time.
 const PAGE: usize = 500;
+/// How often the figures of `refile calibration` are looked at anew for the metrics.
+const FIGURES_EVERY: Duration = Duration::from_mins(10);
+/// So many of the newest tasks are looked through for them: a bound on the work, whatever the fleet has behind it.
+const FIGURES_OF: usize = 10_000;
 /// How long a change must have been on the base branch to be called good. A choice: what is wrong mostly shows sooner.
 const STANDS_AFTER_MS: u64 = 7 * 24 * 3_600 * 1_000;
 
@@ -145,39 +150,101 @@ pub struct Walked {
     pub unreadable: usize,
     /// Every verdict, with whether it was right where that is known.
     pub samples: Vec<Sample>,
+    /// The history of at least one repository was read.
+    pub looked_into_git: bool,
     /// Repositories whose history could not be read, and why.
     pub unreachable: BTreeMap<String, String>,
 }
 
-/// Walks through all tasks. `reverted` tells which tasks' changes were taken back on a base branch, by repository and
+/// Walks through the newest `most` tasks. `reverted` tells which tasks' changes were taken back on a base branch, by repository and
 /// branch, or why that cannot be known; it is asked once for each.
-pub async fn walk(
+pub async fn walk<F>(
     store: &dyn Store,
     now: Timestamp,
-    mut reverted: impl AsyncFnMut(&str, &str) -> Result<BTreeSet<String>, String>,
-) -> Result<Walked, StoreError> {
+    most: usize,
+    mut reverted: impl FnMut(String, String) -> F,
+) -> Result<Walked, StoreError>
+where
+    F: Future<Output = Result<BTreeSet<String>, String>>,
+{
     let mut walked = Walked::default();
     let mut histories: BTreeMap<(String, String), Option<BTreeSet<String>>> = BTreeMap::new();
     let mut cursor = None;
     loop {
-        let page = store.list(&Filter::default(), cursor, PAGE).await?;
+        let page = store.list(&Filter::default(), cursor, PAGE.min(most - walked.tasks)).await?;
         walked.unreadable += page.undecodable.len();
         for task in &page.tasks {
             walked.tasks += 1;
             let place = (task.repository.clone(), task.base.clone());
             if task.state == TaskState::Merged && !histories.contains_key(&place) {
-                let history = reverted(&task.repository, &task.base).await;
+                let history = reverted(task.repository.clone(), task.base.clone()).await;
                 if let Err(why) = &history {
                     walked.unreachable.insert(shown(&task.repository), why.clone());
                 }
+                walked.looked_into_git |= history.is_ok();
                 histories.insert(place.clone(), history.ok());
             }
             let history = histories.get(&place).and_then(Option::as_ref);
             walked.samples.extend(samples(task, fate(task, history, now)));
         }
         cursor = page.next;
-        if cursor.is_none() {
+        if cursor.is_none() || walked.tasks >= most {
             return Ok(walked);
+        }
+    }
+}
+
+/// Keeps the figures of `refile calibration` as metrics until `shutdown`, from the newest [`FIGURES_OF`] tasks. `reverted` is
+/// that of [`walk`]; a process that does not look into git answers with an error.
+pub async fn keep_figures<F>(
+    store: &dyn Store,
+    metrics: &Metrics,
+    shutdown: &CancellationToken,
+    mut reverted: impl FnMut(String, String) -> F,
+) where
+    F: Future<Output = Result<BTreeSet<String>, String>>,
+{
+    loop {
+        let looked = async {
+            match walk(store, crate::now(), FIGURES_OF, &mut reverted).await {
+                Ok(walked) => show(metrics, &walked),
+                Err(error) => tracing::debug!(%error, "could not look at what became of verdicts"),
+            }
+            tokio::time::sleep(FIGURES_EVERY).await;
+        };
+        tokio::select! { () = shutdown.cancelled() => return, () = looked => {} }
+    }
+}
+
+/// Sets the figures of `refile calibration` as metrics, in place of those of the last look.
+pub fn show(metrics: &Metrics, walked: &Walked) {
+    for gauge in [
+        &metrics.reviewer_verdicts,
+        &metrics.reviewer_changes,
+        &metrics.reviewer_right_ratio,
+        &metrics.reviewer_suggested_threshold,
+    ] {
+        gauge.reset();
+    }
+    for of in calibrate(&walked.samples) {
+        let name = of.reviewer.as_str();
+        let all = of.all;
+        for (result, count) in [("right", all.right), ("wrong", all.wrong), ("unlabelled", all.unlabelled)] {
+            metrics.reviewer_verdicts.with_label_values(&[name, result]).set(count as f64);
+        }
+        // Where no history could be read, 0 would say that nothing was taken back.
+        if walked.looked_into_git {
+            for (fate, count) in [("stood", of.stood), ("reverted", of.reverted)] {
+                metrics.reviewer_changes.with_label_values(&[name, fate]).set(count as f64);
+            }
+        }
+        for bin in &of.bins {
+            for (bound, ratio) in [("share", bin.share), ("low", bin.low), ("high", bin.high)] {
+                metrics.reviewer_right_ratio.with_label_values(&[name, &format!("{:.1}", bin.from), bound]).set(ratio);
+            }
+        }
+        if let Some(threshold) = of.suggested {
+            metrics.reviewer_suggested_threshold.with_label_values(&[name]).set(threshold);
         }
     }
 }

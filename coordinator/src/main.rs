@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Parser;
+use refile_coordinator::calibration::keep_figures;
 use refile_coordinator::{Coordinator, api};
 use refile_store::OpenOptions;
 use refile_telemetry::{Health, Metrics, logging, process};
@@ -53,6 +54,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     flags.extend(arguments.store.map(|url| ("store", url)));
     flags.extend(arguments.listen.map(|address| ("coordinator.listen", address)));
     let (config, _) = refile_config::load(arguments.config.as_deref(), std::env::vars(), &flags)?;
+    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let metrics = Metrics::new()?;
     let options = OpenOptions {
         allow_volatile: arguments.allow_volatile,
@@ -76,7 +78,11 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         tokio::spawn(async move { axum::serve(listener, app).with_graceful_shutdown(stopped).await });
     }
     process::stop_on_signal(shutdown.clone(), || {})?;
-    coordinator.run(Some(listener), shutdown).await;
+    let (store, metrics) = (coordinator.store.clone(), coordinator.metrics.clone());
+    // It is workers that know git: reverts are known to `refile calibration` and `refile up`.
+    let no_git = |_, _| std::future::ready(Err("a coordinator does not look into git".to_owned()));
+    let figures = keep_figures(store.as_ref(), &metrics, &shutdown, no_git);
+    tokio::join!(coordinator.run(Some(listener), shutdown.clone()), figures);
     tracing::info!("the coordinator has stopped");
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! A task as people and programs see it. The names here are relied on by scripts.
 
 use refile_core::gate::GateReport;
+use refile_core::growth::growth;
 use refile_core::prompt::{Carry, prompts};
 use refile_core::task::{Attempt, Change, Decided, Escalation, Phase, Rejection, Review, Usage};
 use refile_core::{Task, TaskState, Timestamp};
@@ -72,6 +73,8 @@ pub struct TaskDetail {
     pub pull_request: Option<refile_core::task::PullRequest>,
     /// What agents and reviewers used up.
     pub spent: Usage,
+    /// The changed lines of the attempts, where each attempt changed more than the one before; else `null`.
+    pub growing: Option<Vec<u32>>,
 }
 
 /// One attempt.
@@ -181,6 +184,7 @@ pub fn detail(task: &Task, jobs: Vec<JobView>, carry: Carry) -> TaskDetail {
         pull_request: task.phases.iter().find_map(|p| p.pull_request.clone()),
         landed: task.phases.iter().find_map(|p| p.approval.as_ref()?.landed.clone()),
         spent: task.spent,
+        growing: task.phases.iter().find_map(growth),
     }
 }
 

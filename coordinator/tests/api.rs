@@ -133,6 +133,7 @@ fn coded(head: &str, passed: bool) -> Outcome {
         head: head.to_owned(),
         patch_id: format!("patch of {head}"),
         files: 1,
+        lines: 0,
         diff: None,
         summary: String::new(),
     };

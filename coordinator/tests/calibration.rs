@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
+use std::future::ready;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use refile_config::Config;
 use refile_coordinator::Coordinator;
 use refile_coordinator::apply::apply;
-use refile_coordinator::calibration::{Resolved, resolve, walk};
+use refile_coordinator::calibration::{Resolved, keep_figures, resolve, show, walk};
 use refile_coordinator::submission::{TaskRequest, read, submit};
 use refile_core::calibration::{Sample, calibrate};
 use refile_core::event::PersonDecision;
@@ -60,6 +61,7 @@ impl Place {
             head: format!("head of {id}"),
             patch_id: format!("patch of {id}"),
             files: 1,
+            lines: 0,
             diff: None,
             summary: String::new(),
         };
@@ -193,10 +195,10 @@ async fn the_walk_knows_what_people_decided_and_what_became_of_changes() {
     let now = refile_coordinator::now();
     let results = async |now: Timestamp, history: Result<BTreeSet<String>, String>| {
         let mut asked = 0;
-        let walked = walk(place.store.as_ref(), now, async |_, base| {
+        let walked = walk(place.store.as_ref(), now, usize::MAX, |_, base| {
             assert_eq!(base, "main");
             asked += 1;
-            history.clone()
+            ready(history.clone())
         });
         let walked = walked.await.unwrap();
         let mut found: Vec<(f64, Option<bool>)> = walked.samples.iter().map(|s: &Sample| (s.conf, s.right)).collect();
@@ -216,6 +218,86 @@ async fn the_walk_knows_what_people_decided_and_what_became_of_changes() {
     let counted = place.store.stats().await.unwrap().counts;
     let labels: Vec<_> = counted.iter().filter(|(key, _)| key.starts_with("reviewer_labels_total")).collect();
     assert_eq!(labels, [(&"reviewer_labels_total\u{1f}judge\u{1f}0.5\u{1f}wrong".to_owned(), &1)]);
-    let walked = walk(place.store.as_ref(), now, async |_, _| Err(String::new())).await.unwrap();
+    let walked = walk(place.store.as_ref(), now, usize::MAX, |_, _| ready(Err(String::new()))).await.unwrap();
     assert_eq!(calibrate(&walked.samples)[0].all.wrong, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scrape_has_the_figures_of_calibration() {
+    let place = Place::new("[policy]\nmax_reviews = 1\n[reviewers.judge]\ncommand = [\"x\"]\n");
+    let mut landed = Vec::new();
+    for _ in 0..30 {
+        let id = place.judged("landed", VerdictKind::Approved, 0.9).await;
+        place.happens(&id, Outcome::Landed { commit: "c".into() }).await;
+        landed.push(id.to_string());
+    }
+    for _ in 0..2 {
+        let unsure = place.judged("unsure", VerdictKind::Approved, 0.5).await;
+        place.decided(&unsure, PersonDecision::Reject).await;
+    }
+    place.judged("nobody knows", VerdictKind::Approved, 0.3).await;
+    let coordinator = Coordinator {
+        store: place.store.clone(),
+        config: Arc::new(place.config.clone()),
+        metrics: Metrics::new().unwrap(),
+        health: Health::default(),
+        name: "coordinator".into(),
+    };
+    let (metrics, later) = (coordinator.metrics.clone(), Timestamp(refile_coordinator::now().0 + 8 * DAY));
+    refile_telemetry::process::install_tls();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/metrics", listener.local_addr().unwrap());
+    let app = refile_coordinator::api::metrics_router(coordinator);
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let scrape = async || reqwest::get(&url).await.unwrap().text().await.unwrap();
+
+    let taken_back: BTreeSet<String> = landed[..1].iter().cloned().collect();
+    let walked = walk(place.store.as_ref(), later, usize::MAX, |_, _| ready(Ok(taken_back.clone()))).await.unwrap();
+    show(&metrics, &walked);
+    let text = scrape().await;
+    for line in [
+        "refile_reviewer_verdicts{result=\"right\",reviewer=\"judge\"} 29\n",
+        "refile_reviewer_verdicts{result=\"wrong\",reviewer=\"judge\"} 3\n",
+        "refile_reviewer_verdicts{result=\"unlabelled\",reviewer=\"judge\"} 1\n",
+        "refile_reviewer_changes{fate=\"stood\",reviewer=\"judge\"} 29\n",
+        "refile_reviewer_changes{fate=\"reverted\",reviewer=\"judge\"} 1\n",
+        "refile_reviewer_right_ratio{bound=\"share\",confidence=\"0.5\",reviewer=\"judge\"} 0\n",
+        "refile_reviewer_right_ratio{bound=\"low\",confidence=\"0.9\",reviewer=\"judge\"} 0.83",
+        "refile_reviewer_right_ratio{bound=\"high\",confidence=\"0.9\",reviewer=\"judge\"} 0.99",
+        "refile_reviewer_suggested_threshold{reviewer=\"judge\"} 0.89\n",
+    ] {
+        assert!(text.contains(line), "no {line:?} in {text}");
+    }
+
+    // Without git nothing is said of what was taken back; what people decided is.
+    let walked = walk(place.store.as_ref(), later, usize::MAX, |_, _| ready(Err("away".into()))).await.unwrap();
+    show(&metrics, &walked);
+    let text = scrape().await;
+    assert!(text.contains("refile_reviewer_verdicts{result=\"wrong\",reviewer=\"judge\"} 2\n"), "{text}");
+    for gone in ["refile_reviewer_changes{", "refile_reviewer_suggested_threshold{", "confidence=\"0.9\""] {
+        assert!(!text.contains(gone), "{gone} in {text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn figures_are_kept_while_a_process_runs_and_of_so_many_tasks_alone() {
+    let place = Place::new("[reviewers.judge]\ncommand = [\"x\"]\n");
+    for _ in 0..5 {
+        place.judged("t", VerdictKind::Approved, 0.9).await;
+    }
+    let walked =
+        walk(place.store.as_ref(), refile_coordinator::now(), 3, |_, _| ready(Err(String::new()))).await.unwrap();
+    assert_eq!((walked.tasks, walked.samples.len()), (3, 3));
+    let (store, metrics, shutdown) = (place.store.clone(), Metrics::new().unwrap(), CancellationToken::new());
+    let (shown, stop) = (metrics.clone(), shutdown.clone());
+    let running = tokio::spawn(async move {
+        keep_figures(store.as_ref(), &metrics, &shutdown, |_, _| ready(Err(String::new()))).await;
+    });
+    let since = Instant::now();
+    while shown.reviewer_verdicts.with_label_values(&["judge", "unlabelled"]).get() < 5.0 {
+        assert!(since.elapsed() < DEADLINE, "nobody looked");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    stop.cancel();
+    tokio::time::timeout(DEADLINE, running).await.unwrap().unwrap();
 }

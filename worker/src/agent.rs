@@ -1,80 +1,111 @@
 //! Runs a coder's agent on its prompt, in the attempt's tree.
 //!
-//! An agent that ends with exit code 0 and changes nothing may say that it will not, or cannot yet, do the work: the
-//! last line of its standard output is then `REFILE: decline <why>` or `REFILE: ask <question>`, and a person decides.
+//! # Layout
+//! - [`command`]: any program
+//! - [`preset`]: what is known of well-known programs
+//! - [`model`]: the built-in agent, a loop of a model and tools
+//! - [`acp`]: a program that speaks the Agent Client Protocol
+//! - `confined`: the tree's files, for those of them that read and write through us
+//! - `transcript`: what is kept of what they do
+
+pub mod command;
+mod confined;
+mod transcript;
+pub mod model;
+pub mod acp;
+pub mod preset;
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use refile_config::Agent;
-use refile_config::schema::PromptDelivery;
-use refile_core::failure::{Failure, FailureKind};
+use indexmap::IndexMap;
+use refile_config::schema::AgentType;
+use refile_config::{Agent, Provider};
+use refile_core::failure::Failure;
+use refile_core::task::Usage;
 use sha2::{Digest, Sha256};
 
+pub(crate) use self::command::{failed, not_started, resolve};
 use crate::git::Tree;
-use crate::process::{self, Command, Exit, Finished, ProcessError, tail, without_secrets};
+use crate::llm::Client;
+use crate::process::Reach;
 use crate::workspace::Claim;
 
-/// What in a command stands for the file that holds the prompt.
-const PROMPT_FILE: &str = "{prompt_file}";
+/// What every agent is given.
+#[derive(Debug, Clone, Copy)]
+pub struct Job<'a> {
+    /// Who does it.
+    pub agent: &'a Agent,
+    /// The providers of models.
+    pub providers: &'a IndexMap<String, Provider>,
+    /// The client for models.
+    pub client: &'a Client,
+    /// Where the configuration's relative paths start.
+    pub config_dir: &'a Path,
+    /// What is to be done.
+    pub prompt: &'a str,
+    /// Where.
+    pub tree: &'a Tree,
+    /// The claim that it is done under.
+    pub claim: Claim<'a>,
+}
+
+impl Job<'_> {
+    /// Writes the prompt beside the tree. Gives its file, and the environment of whatever the agent runs.
+    fn surroundings(&self) -> Result<(PathBuf, Environment), Failure> {
+        let file = self.tree.put_beside("prompt.md", self.prompt.as_bytes()).map_err(|error| error.failure())?;
+        let mut env = self.claim.environment(self.tree.base(), &self.agent.env);
+        env.push(("REFILE_PROMPT_FILE".into(), file.clone().into()));
+        Ok((file, env))
+    }
+}
+
+/// The variables of a command, with their values.
+type Environment = Vec<(OsString, OsString)>;
+
+/// How an agent ended that ran to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// What lies in the tree is its work.
+    Done,
+    /// It says in passing that it will not, or cannot yet, do the work. Its words count where it changed nothing.
+    Says(String),
+    /// It declined or asked a question by the means that are there for it. What it changed does not count.
+    Asks(String),
+}
 
 /// What a run of an agent left, beside the tree.
 #[derive(Debug, Clone)]
 pub struct Ran {
-    /// Its words where it asked or declined, nothing where it did its work; or why it failed.
-    pub ended: Result<Option<String>, Failure>,
+    /// How it ended, or why it failed.
+    pub ended: Result<Ended, Failure>,
     /// The end of what it said, for people.
     pub summary: String,
-    /// All that it wrote to standard output and error.
+    /// All that it said and did, as far as it is kept.
     pub transcript: String,
-    /// How long it ran, in milliseconds; 0 where it could not be started.
-    pub wall_ms: u64,
+    /// What it used up; nothing where it could not be started.
+    pub usage: Usage,
 }
 
-/// Runs an agent to its end.
-pub async fn run(agent: &Agent, config_dir: &Path, prompt: &str, tree: &Tree, claim: Claim<'_>) -> Ran {
-    match start(agent, config_dir, prompt, tree, claim).await {
-        Ok(done) => {
-            let ended = if done.exit.is_ok() {
-                Ok(request(&done.stdout_text()))
-            } else {
-                Err(failed(&agent.command, &done, &agent.env))
-            };
-            Ran {
-                ended,
-                summary: without_secrets(tail(&done.stdout_text(), 500), &agent.env),
-                transcript: without_secrets(&done.output_text(), &agent.env),
-                wall_ms: done.wall_ms(),
-            }
-        }
-        Err(failure) => Ran { ended: Err(failure), summary: String::new(), transcript: String::new(), wall_ms: 0 },
+impl Ran {
+    /// Of an agent that could not be started.
+    pub(crate) fn not_started(failure: Failure) -> Self {
+        Self { ended: Err(failure), summary: String::new(), transcript: String::new(), usage: Usage::default() }
     }
 }
 
-async fn start(
-    agent: &Agent,
-    config_dir: &Path,
-    prompt: &str,
-    tree: &Tree,
-    claim: Claim<'_>,
-) -> Result<Finished, Failure> {
-    let file = tree.put_beside("prompt.md", prompt.as_bytes()).map_err(|error| error.failure())?;
-    let mut argv = resolve(&agent.command, config_dir);
-    for argument in &mut argv {
-        if let Some(text) = argument.to_str().filter(|a| a.contains(PROMPT_FILE)) {
-            *argument = text.replace(PROMPT_FILE, &file.to_string_lossy()).into();
-        }
+/// Runs an agent to its end. Dropping the future ends everything that it started.
+pub async fn run(job: &Job<'_>) -> Ran {
+    match job.agent.kind {
+        AgentType::Command => command::run(job).await,
+        AgentType::Llm => model::run(job).await,
+        AgentType::Acp => acp::run(job).await,
     }
-    if agent.prompt == PromptDelivery::Argument {
-        argv.push(prompt.into());
-    }
-    let mut command = Command::new(argv, tree.dir(), agent.timeout.0);
-    command.env = claim.environment(tree.base(), &agent.env);
-    command.env.push(("REFILE_PROMPT_FILE".into(), file.into()));
-    if agent.prompt == PromptDelivery::Stdin {
-        command.stdin = prompt.as_bytes().to_vec();
-    }
-    process::run(&command).await.map_err(|error| not_started(&error))
+}
+
+/// What of the machine an agent reaches from the sandbox.
+fn reach(agent: &Agent) -> Reach<'_> {
+    Reach { network: agent.network.unwrap_or(true), readable: &agent.readable, writable: &agent.writable }
 }
 
 /// SHA-256 of a text, in hex.
@@ -86,103 +117,9 @@ pub fn digest(text: impl AsRef<[u8]>) -> String {
     })
 }
 
-/// A command of the configuration, whose relative paths start from the configuration's folder: a program with a slash
-/// in its name, and every argument that names a file there.
-pub(crate) fn resolve(command: &[String], config_dir: &Path) -> Vec<OsString> {
-    let dir = std::path::absolute(config_dir).unwrap_or_else(|_| config_dir.to_owned());
-    let absolute = |(i, argument): (usize, &String)| {
-        let is_path = if i == 0 {
-            argument.contains('/')
-        } else {
-            !argument.is_empty() && !argument.starts_with('-') && dir.join(argument).is_file()
-        };
-        if is_path { dir.join(argument).into_os_string() } else { argument.into() }
-    };
-    command.iter().enumerate().map(absolute).collect()
-}
-
-/// The failure that a command which could not be started amounts to.
-pub(crate) fn not_started(error: &ProcessError) -> Failure {
-    let too_long = "\n  the prompt does not fit into an argument: deliver it with prompt = \"stdin\" or \"file\"";
-    let hint = match error {
-        ProcessError::Start { source, .. } if source.kind() == std::io::ErrorKind::ArgumentListTooLong => too_long,
-        _ => "",
-    };
-    Failure::new(FailureKind::Configuration, format!("{error}{hint}"))
-}
-
-/// The failure that a command which did not end well amounts to.
-pub(crate) fn failed(command: &[String], done: &Finished, asked: &[String]) -> Failure {
-    let (stdout, stderr) = (done.stdout_text(), done.stderr_text());
-    let said = if stderr.trim().is_empty() { &stdout } else { &stderr };
-    let said = without_secrets(tail(said, 600), asked);
-    let kind = match done.exit {
-        Exit::TimedOut => FailureKind::Timeout,
-        Exit::Code(126 | 127) => FailureKind::Configuration,
-        _ => provider_trouble(tail(&stderr, 4_000))
-            .or_else(|| provider_trouble(tail(&stdout, 4_000)))
-            .unwrap_or(FailureKind::Crash),
-    };
-    let program = command.first().map_or("the command", String::as_str);
-    Failure::new(kind, format!("`{program}` {}: {said}", done.exit))
-}
-
-/// What a failed program's last words say of its provider, where they obviously do.
-fn provider_trouble(words: &str) -> Option<FailureKind> {
-    let words = words.to_lowercase();
-    let says = |phrases: &[&str]| phrases.iter().any(|p| words.contains(p));
-    let number = |wanted: &str| words.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == wanted);
-    if number("429") || says(&["rate limit", "rate_limit", "ratelimit", "too many requests"]) {
-        return Some(FailureKind::RateLimit);
-    }
-    (number("529") || says(&["overloaded"])).then_some(FailureKind::Overloaded)
-}
-
-/// What an agent asks or why it declines, where its last line says so.
-fn request(stdout: &str) -> Option<String> {
-    let last = stdout.trim_end().lines().next_back()?.trim();
-    let words = last.strip_prefix("REFILE: decline ").or_else(|| last.strip_prefix("REFILE: ask "))?.trim();
-    (!words.is_empty()).then(|| words.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn relative_paths_start_from_the_configuration() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("agent.py"), "").unwrap();
-        let command = ["python3", "agent.py", "--fast", "other.py", "{prompt_file}"].map(str::to_owned);
-        let resolved = resolve(&command, dir.path());
-        let script = dir.path().join("agent.py").into_os_string();
-        assert_eq!(resolved, ["python3".into(), script, "--fast".into(), "other.py".into(), "{prompt_file}".into()]);
-        let program = resolve(&["./bin/agent".to_owned()], dir.path());
-        assert_eq!(program, [dir.path().join("./bin/agent").into_os_string()]);
-    }
-
-    #[test]
-    fn only_the_last_line_asks_or_declines() {
-        assert_eq!(request("x\nREFILE: ask Which port?\n\n").as_deref(), Some("Which port?"));
-        assert_eq!(request("REFILE: decline too risky").as_deref(), Some("too risky"));
-        for other in ["", "REFILE: ask x\nmore", "REFILE: ask ", "refile: ask x", "He said REFILE: ask x"] {
-            assert_eq!(request(other), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn obvious_provider_trouble_is_seen() {
-        for (words, kind) in [
-            ("HTTP 429: slow down", Some(FailureKind::RateLimit)),
-            ("Error: Rate limit reached", Some(FailureKind::RateLimit)),
-            ("status=529", Some(FailureKind::Overloaded)),
-            ("{\"type\":\"overloaded_error\"}", Some(FailureKind::Overloaded)),
-            ("panicked at src/x.rs:4290", None),
-            ("line 1429", None),
-        ] {
-            assert_eq!(provider_trouble(words), kind, "{words}");
-        }
-    }
 
     #[test]
     fn a_digest_is_sha_256_in_hex() {

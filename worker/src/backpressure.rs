@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use refile_config::{Config, Provider, Reviewer};
+use refile_config::{Agent, Config, Provider, Reviewer};
 use refile_core::failure::{Behaviour, Failure, FailureKind, Scope};
 use refile_store::{
     Admission, Draw, Entry, Limits, Pass, Pause, PauseLength, PauseTarget, Paused, ProviderPart, Store,
@@ -67,7 +67,7 @@ pub struct Backpressure {
     store: Arc<dyn Store>,
     config: Arc<Config>,
     base: Arc<Limits>,
-    /// What each reviewer calls, by `reviewer:NAME`.
+    /// What each reviewer and each agent calls, by `reviewer:NAME` and `agent:NAME`.
     calls: BTreeMap<String, Vec<ProviderPart>>,
     /// What was seen at the last look.
     gates: Mutex<HashMap<ProviderPart, Gate>>,
@@ -99,7 +99,15 @@ impl Backpressure {
             let asked = std::iter::once(name).chain(&reviewer.members);
             (format!("reviewer:{name}"), asked.flat_map(called).collect::<Vec<_>>())
         };
-        let calls = config.reviewers.iter().map(parts).filter(|(_, parts)| !parts.is_empty()).collect();
+        let of_agent = |(name, agent): (&String, &Agent)| {
+            let provider = agent.provider.as_ref()?;
+            Some((
+                format!("agent:{name}"),
+                vec![part(provider, config.providers.get(provider)?, agent.model.as_ref()?)],
+            ))
+        };
+        let calls = config.reviewers.iter().map(parts).filter(|(_, parts)| !parts.is_empty());
+        let calls = calls.chain(config.agents.iter().filter_map(of_agent)).collect();
         Self { store, config, base, calls, gates: Mutex::default() }
     }
 

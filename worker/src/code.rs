@@ -1,14 +1,20 @@
 //! A `code` job from its tree to its outcome.
 
-use refile_config::{Agent, Gate};
+use indexmap::IndexMap;
+use refile_config::bounds::DiffPolicy;
+use refile_config::{Agent, Gate, Provider};
 use refile_core::failure::{Failure, FailureKind};
+use refile_core::gate::GateReport;
+use refile_core::growth::changed_lines;
 use refile_core::task::{Change, Usage};
 use refile_core::{Outcome, Task};
 use refile_store::artifacts::{ArtifactError, Shelf};
 
-use crate::agent;
-use crate::gates::{self, Gates};
-use crate::git::{Expected, GitError, Mirror, Push, names};
+use crate::agent::{self, Ended};
+use crate::gates::policy::{self, Aside, diff_policy};
+use crate::gates::{self, Bases, Gates};
+use crate::git::{Expected, GitError, Mirror, Push, Tree, names};
+use crate::llm::Client;
 use crate::workspace::Site;
 
 /// All that an attempt needs.
@@ -22,10 +28,16 @@ pub struct CodeJob<'a> {
     pub continue_from: Option<&'a Change>,
     /// Who makes the attempt.
     pub agent: &'a Agent,
+    /// The providers of models.
+    pub providers: &'a IndexMap<String, Provider>,
+    /// The client for models.
+    pub client: &'a Client,
     /// The configured gates.
     pub gates: &'a [Gate],
     /// Run every gate even when one has failed.
     pub keep_going: bool,
+    /// What the change may hold.
+    pub diff_policy: &'a DiffPolicy,
 }
 
 /// What is known of the agent's run so far, whatever comes of it.
@@ -67,37 +79,101 @@ async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
     let started_with = tree.write().await.map_err(git)?;
 
     job.site.shelf.put("prompt.md", job.prompt.to_owned()).await.map_err(artifact)?;
-    let ran = agent::run(job.agent, job.site.config_dir, job.prompt, &tree, claim).await;
+    let CodeJob { agent, providers, client, prompt, .. } = *job;
+    let config_dir = job.site.config_dir;
+    let ran = agent::run(&agent::Job { agent, providers, client, config_dir, prompt, tree: &tree, claim }).await;
     run.prompt_digest = Some(agent::digest(job.prompt));
-    run.usage.wall_ms = ran.wall_ms;
+    run.usage = ran.usage;
     run.transcript = Some(job.site.shelf.put("transcript.log", ran.transcript).await.map_err(artifact)?);
-    let words = ran.ended?;
+    let ended = ran.ended?;
 
     let written = tree.write().await.map_err(git)?;
-    if let Some(words) = words.filter(|_| written == started_with) {
+    let words = match ended {
+        Ended::Asks(words) => Some(words),
+        Ended::Says(words) if written == started_with => Some(words),
+        Ended::Says(_) | Ended::Done => None,
+    };
+    if let Some(words) = words {
         let Run { prompt_digest, transcript, usage } = std::mem::take(run);
         return Ok(Outcome::NeedsInput { words, prompt_digest: prompt_digest.unwrap_or_default(), transcript, usage });
     }
     let head = mirror.commit(&written, &base, &message(job.site.task)).await.map_err(git)?;
-    let mut change = describe(&mirror, job.site.shelf, &claim.branch().map_err(git)?, &base, &head).await?;
+    let (branch, policy) =
+        (claim.branch().map_err(git)?, policy(job, &mirror, &tree, &base, &head).await.map_err(git)?);
+    let Some(patch_id) = policy.patch_id else {
+        // Neither pushed nor made a diff of: the next attempt must do without it.
+        let change = Change { summary: ran.summary, files: policy.files, ..bare_change(&branch, &base, &head) };
+        let Run { prompt_digest, transcript, usage } = std::mem::take(run);
+        let prompt_digest = prompt_digest.unwrap_or_default();
+        return Ok(Outcome::Coded { change, gates: vec![policy.report], prompt_digest, transcript, usage });
+    };
+    let mut change = described(&mirror, job.site.shelf, &branch, (&base, &head), patch_id).await?;
     change.summary = ran.summary;
 
     let files = mirror.files(&base, &head).await.map_err(git)?;
     let mut reports = vec![gates::empty_diff(&files)];
-    if reports[0].passed {
+    // What was left out of the diff by the policy may be all that there is.
+    if !reports[0].passed && !policy.report.passed {
+        reports.clear();
+    }
+    let (is_empty, is_allowed) = (reports.first().is_some_and(|r| !r.passed), policy.report.passed);
+    if !is_empty {
+        reports.push(policy.report);
+    }
+    if !is_empty && (is_allowed || job.keep_going) {
         let base_now = mirror.fetch(&job.site.task.base).await.map_err(git)?;
         let conflict = gates::merge_conflict(&mirror, &head, &base, &base_now, &start.conflicts).await.map_err(git)?;
         let go_on = conflict.passed || job.keep_going;
         reports.push(conflict);
         if go_on {
-            let configured = Gates { gates: job.gates, keep_going: job.keep_going, shelf: job.site.shelf, claim };
-            reports.extend(gates::run(&configured, tree.dir(), &base, &files).await?);
+            let bases = Bases { workspace: job.site.workspace, mirror: &mirror, branch: &job.site.task.base };
+            let configured =
+                Gates { gates: job.gates, keep_going: job.keep_going, shelf: job.site.shelf, claim, bases };
+            reports.extend(gates::run(&configured, &tree, &base, &files).await?);
         }
     }
     publish(&mirror, &change).await?;
     let Run { prompt_digest, transcript, usage } = std::mem::take(run);
     let prompt_digest = prompt_digest.unwrap_or_default();
     Ok(Outcome::Coded { change, gates: reports, prompt_digest, transcript, usage })
+}
+
+/// What the diff policy says of an attempt.
+struct Judged {
+    report: GateReport,
+    files: u32,
+    /// Nothing where the diff is too large to be made.
+    patch_id: Option<String>,
+}
+
+async fn policy(job: &CodeJob<'_>, mirror: &Mirror, tree: &Tree, base: &str, head: &str) -> Result<Judged, GitError> {
+    let entries = mirror.entries(base, head).await?;
+    let paths: Vec<String> = entries.iter().map(|entry| entry.path.clone()).collect();
+    let (refused, lfs) = (tree.refused(), tree.kept_with_lfs(&paths).await?);
+    let mut report = diff_policy(job.diff_policy, &entries, Aside { refused: &refused, lfs: &lfs });
+    let mut patch_id = None;
+    if policy::bytes(&entries) <= job.diff_policy.max_bytes {
+        // What it takes away counts too: of the two diffs that are made this one is larger.
+        match mirror.patch_id(base, head).await {
+            Err(GitError::TooLarge { limit, .. }) => report = policy::diff_too_large(limit),
+            other => patch_id = Some(other?),
+        }
+    }
+    Ok(Judged { report, files: entries.len() as u32, patch_id })
+}
+
+/// A change of which nothing but its commits is told.
+fn bare_change(branch: &str, base: &str, head: &str) -> Change {
+    Change {
+        branch: branch.to_owned(),
+        base_commit: base.to_owned(),
+        head: head.to_owned(),
+        patch_id: String::new(),
+        files: 0,
+        lines: 0,
+        diff: None,
+        summary: String::new(),
+    }
 }
 
 /// What the attempt starts with: the base as it is now, or the earlier change brought onto it.
@@ -113,7 +189,7 @@ async fn start(job: &CodeJob<'_>, mirror: &Mirror, base: &str) -> Result<Start, 
         tracing::warn!(task = %job.site.task.id, branch = previous.branch, "the previous attempt is gone; starting from the base");
         return Ok(from_base);
     }
-    let merge = mirror.merge(base, &previous.head).await?;
+    let merge = mirror.bring(base, &previous.base_commit, &previous.head).await?;
     Ok(Start { tree: merge.tree, conflicts: merge.conflicts })
 }
 
@@ -131,16 +207,25 @@ pub(crate) async fn describe(
     base: &str,
     head: &str,
 ) -> Result<Change, Failure> {
+    let patch_id = mirror.patch_id(base, head).await.map_err(git)?;
+    described(mirror, shelf, branch, (base, head), patch_id).await
+}
+
+async fn described(
+    mirror: &Mirror,
+    shelf: &Shelf,
+    branch: &str,
+    (base, head): (&str, &str),
+    patch_id: String,
+) -> Result<Change, Failure> {
     names::branch(branch).map_err(git)?;
     let diff = mirror.diff(base, head).await.map_err(git)?;
     Ok(Change {
-        branch: branch.to_owned(),
-        base_commit: base.to_owned(),
-        head: head.to_owned(),
-        patch_id: mirror.patch_id(base, head).await.map_err(git)?,
+        patch_id,
         files: mirror.files(base, head).await.map_err(git)?.len() as u32,
+        lines: changed_lines(&diff),
         diff: Some(shelf.put("change.diff", diff).await.map_err(artifact)?),
-        summary: String::new(),
+        ..bare_change(branch, base, head)
     })
 }
 

@@ -15,8 +15,9 @@ use refile_store::Claim;
 
 use crate::backpressure::{Backpressure, Room};
 use crate::code::{CodeJob, code};
+use crate::land::LandJob;
 use crate::land::pull_request::propose;
-use crate::land::{LandJob, land};
+use crate::landings::{self, Landings};
 use crate::pool::Execute;
 use crate::review::{ReviewJob, review};
 use crate::worker::Worker;
@@ -24,9 +25,17 @@ use crate::workspace::Site;
 
 /// A worker at work: what it may claim depends on how the providers are.
 pub(crate) struct AtWork {
-    pub(crate) worker: Worker,
+    pub(crate) worker: Arc<Worker>,
     pub(crate) backpressure: Arc<Backpressure>,
     pub(crate) forges: Arc<Forges>,
+    pub(crate) landings: Landings,
+}
+
+impl AtWork {
+    /// Whether changes land by pull requests, each by itself.
+    fn proposes(&self) -> bool {
+        self.worker.config.land.strategy == Strategy::PullRequest
+    }
 }
 
 #[async_trait]
@@ -35,9 +44,22 @@ impl Execute for AtWork {
         self.backpressure.room().await
     }
 
+    fn more_landings(&self) -> usize {
+        if self.proposes() { 0 } else { self.worker.config.land.batch.saturating_sub(1) as usize }
+    }
+
+    fn begin(&self, claims: &[Claim]) {
+        if !self.proposes() {
+            self.landings.begin(&self.worker, claims);
+        }
+    }
+
     async fn execute(&self, claim: &Claim) -> Outcome {
-        if claim.queue == Queue::Land && self.worker.config.land.strategy == Strategy::PullRequest {
-            return proposal(&self.worker, &self.forges, claim).await;
+        if claim.queue == Queue::Land && landings::approved(claim).is_some() {
+            if self.proposes() {
+                return proposal(&self.worker, &self.forges, claim).await;
+            }
+            return self.landings.outcome(&self.worker, claim).await;
         }
         execute(&self.worker, claim).await
     }
@@ -64,7 +86,7 @@ async fn execute(worker: &Worker, claim: &Claim) -> Outcome {
         Some(Job::Review { reviewer }) if claim.queue == Queue::Review => {
             opinion(worker, claim, phase, site, reviewer).await
         }
-        Some(Job::Land) if claim.queue == Queue::Land => landing(worker, claim, phase, site).await,
+        Some(Job::Land) if claim.queue == Queue::Land => cannot(claim, "nothing was approved".to_owned()),
         _ => cannot(claim, format!("the phase `{}` is {} and has no {} job", phase.name, phase.state, claim.queue)),
     }
 }
@@ -75,7 +97,7 @@ async fn attempt(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, 
         return cannot(claim, format!("this worker's configuration has no [agents.{name}]"));
     };
     let prompt = prompt(&claim.task, phase, config.carry());
-    let continue_from = match config.policy.continue_from {
+    let continue_from = match config.policy().start(phase) {
         ContinueFrom::Previous => phase.previous_change(),
         ContinueFrom::Base => None,
     };
@@ -84,8 +106,11 @@ async fn attempt(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, 
         prompt: &prompt,
         continue_from,
         agent,
+        providers: &config.providers,
+        client: &worker.client,
         gates: &config.gates,
         keep_going: config.policy.keep_going,
+        diff_policy: &config.diff_policy,
     })
     .await
 }
@@ -112,20 +137,10 @@ async fn opinion(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, 
     .await
 }
 
-async fn landing(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>) -> Outcome {
-    let change = phase.attempt().and_then(|a| a.change.as_ref());
-    let (Some(approval), Some(change)) = (phase.approval.as_ref(), change) else {
-        return cannot(claim, "nothing was approved".to_owned());
-    };
-    land(&LandJob { site, approval, change, gates: &worker.config.gates }).await
-}
-
 /// A landing by a pull request.
 async fn proposal(worker: &Worker, forges: &Forges, claim: &Claim) -> Outcome {
     let lease = &claim.lease;
-    let phase = claim.task.phase(&lease.phase).filter(|phase| phase.job == Some(Job::Land));
-    let change = phase.and_then(|phase| phase.attempt()?.change.as_ref());
-    let (Some(approval), Some(change)) = (phase.and_then(|phase| phase.approval.as_ref()), change) else {
+    let Some((approval, change)) = landings::approved(claim) else {
         return cannot(claim, "nothing was approved".to_owned());
     };
     let shelf = worker.artifacts.shelf(&lease.task, &lease.phase, claim.attempt, lease.fence);
@@ -138,7 +153,8 @@ async fn proposal(worker: &Worker, forges: &Forges, claim: &Claim) -> Outcome {
         fence: lease.fence,
         config_dir: &worker.config.dir,
     };
-    let job = LandJob { site, approval, change, gates: &worker.config.gates };
+    let strategy = worker.config.land.strategy;
+    let job = LandJob { site, approval, change, gates: &worker.config.gates, strategy };
     propose(&job, forges, worker.config.land.merge).await
 }
 

@@ -1,17 +1,28 @@
-//! Checks that need no model: the two built-in ones about the diff, and the commands of the configuration.
+//! Checks that need no model: the built-in ones about the diff, and the commands of the configuration.
 
-use std::path::Path;
+mod baseline;
+pub mod policy;
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::time::Duration;
 
-use refile_config::Gate;
+use refile_config::{Baseline, Gate};
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::gate::{EMPTY_DIFF, GateReport, MERGE_CONFLICT, output_tail};
 use refile_store::artifacts::Shelf;
 
+pub use baseline::Bases;
+
 use crate::agent::not_started;
-use crate::git::{GitError, Mirror};
-use crate::process::{self, Command, Exit, Finished, tail};
+use crate::git::{GitError, Mirror, Tree};
+use crate::process::{self, Command, Exit, Finished, Reach, tail};
 use crate::workspace::Claim;
+
+/// The signal that nobody can refuse.
+const KILL: i32 = 9;
+/// The exit code of a shell whose child was ended by it.
+const KILLED: i32 = 128 + KILL;
 
 /// The configured gates, and what they run on.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +35,8 @@ pub struct Gates<'a> {
     pub shelf: &'a Shelf,
     /// What is being checked.
     pub claim: Claim<'a>,
+    /// Where a gate is tried on the untouched base, for those with a `baseline`.
+    pub bases: Bases<'a>,
 }
 
 /// A report of a built-in gate; it passed where there is nothing to say.
@@ -62,7 +75,7 @@ pub async fn merge_conflict(
         return Ok(conflict("conflict markers are left in", &left));
     }
     if base_now != base {
-        let files = mirror.merge(base_now, head).await?.conflicts;
+        let files = mirror.bring(base_now, base, head).await?.conflicts;
         if !files.is_empty() {
             return Ok(conflict(
                 &format!("the base branch moved to {base_now}, and the change conflicts with it in"),
@@ -73,13 +86,13 @@ pub async fn merge_conflict(
     Ok(built_in(MERGE_CONFLICT, None))
 }
 
-/// Runs the configured gates in a folder. `changed` are the files that the change touches.
+/// Runs the configured gates in a tree. `changed` are the files that the change touches.
 ///
 /// A gate that cannot run at all is a failure of the fleet, not of the change.
-pub async fn run(gates: &Gates<'_>, dir: &Path, base: &str, changed: &[String]) -> Result<Vec<GateReport>, Failure> {
+pub async fn run(gates: &Gates<'_>, tree: &Tree, base: &str, changed: &[String]) -> Result<Vec<GateReport>, Failure> {
     let mut reports = Vec::new();
     for gate in gates.gates {
-        let report = one(gates, gate, dir, base, changed).await?;
+        let Some(report) = one(gates, gate, tree, base, changed).await? else { continue };
         let passed = report.passed;
         reports.push(report);
         if !passed && !gates.keep_going {
@@ -89,32 +102,108 @@ pub async fn run(gates: &Gates<'_>, dir: &Path, base: &str, changed: &[String]) 
     Ok(reports)
 }
 
+/// What a gate says of a change; nothing where it fails on the base as well and that is to be ignored.
 async fn one(
     gates: &Gates<'_>,
     gate: &Gate,
-    dir: &Path,
+    tree: &Tree,
     base: &str,
     changed: &[String],
-) -> Result<GateReport, Failure> {
-    let mut command = Command::new(["sh", "-c", &gate.run], dir, gate.timeout.0);
+) -> Result<Option<GateReport>, Failure> {
+    let mut said = runs(gates, gate, tree, base, changed).await?;
+    // The base knows nothing of a script that the change touches.
+    let is_own = words(gate).iter().any(|word| changed.contains(word));
+    if !said.passed && gate.baseline != Baseline::Fail && !is_own {
+        let on_base = baseline::on_base(gates, gates.bases, gate, base).await?;
+        if !on_base.passes {
+            let note = format!(
+                "[the gate `{}` fails on the untouched base {base} as well; it is not held against the change]",
+                gate.name
+            );
+            said.output = format!(
+                "[on the untouched base]\n{}\n\n[on the change]\n{}\n{note}\n",
+                on_base.output.trim_end(),
+                said.output
+            );
+            said.passed = true;
+            if gate.baseline == Baseline::Ignore {
+                return keep(gates, gate, &said.output).await.map(|_| None);
+            }
+        }
+    }
+    let log = keep(gates, gate, &said.output).await?;
+    Ok(Some(GateReport {
+        name: gate.name.clone(),
+        passed: said.passed,
+        required_change: gate.required_change.clone(),
+        output: output_tail(&said.output),
+        log: Some(log),
+        duration_ms: said.duration_ms,
+    }))
+}
+
+/// Puts a gate's whole output away.
+async fn keep(gates: &Gates<'_>, gate: &Gate, output: &str) -> Result<String, Failure> {
+    let log = gates.shelf.put(&format!("gate-{}.log", file_name(&gate.name)), output.to_owned()).await;
+    log.map_err(|error| Failure::new(FailureKind::Configuration, error.to_string()))
+}
+
+/// What all runs of a gate came to.
+struct Said {
+    passed: bool,
+    /// The output of each run, one after the other.
+    output: String,
+    /// How the last run ended.
+    exit: Exit,
+    duration_ms: u64,
+}
+
+/// Runs a gate until it passes or has no retries left.
+async fn runs(gates: &Gates<'_>, gate: &Gate, tree: &Tree, base: &str, changed: &[String]) -> Result<Said, Failure> {
+    let mut said = Said { passed: false, output: String::new(), exit: Exit::Code(0), duration_ms: 0 };
+    for run in 0..=gate.retries {
+        let done = start(gates, gate, tree, base, changed).await?;
+        if run > 0 {
+            let _ = write!(said.output, "\n[run {} of the gate `{}`]\n", run + 1, gate.name);
+        }
+        said.output.push_str(&done.output_text());
+        said.duration_ms += done.wall_ms();
+        (said.passed, said.exit) = (done.exit.is_ok(), done.exit);
+        if !said.passed {
+            let ending = ending(done.exit, gate.timeout.0);
+            said.output = format!("{}\n[the gate `{}` {ending}]\n", said.output.trim_end(), gate.name);
+        } else if run > 0 {
+            said.output = format!(
+                "{}\n[the gate `{}` failed, and passed in run {}]\n",
+                said.output.trim_end(),
+                gate.name,
+                run + 1
+            );
+        }
+        if said.passed {
+            break;
+        }
+    }
+    Ok(said)
+}
+
+/// One run of a gate that said something.
+async fn start(
+    gates: &Gates<'_>,
+    gate: &Gate,
+    tree: &Tree,
+    base: &str,
+    changed: &[String],
+) -> Result<Finished, Failure> {
+    let argv = ["sh", "-c", &gate.run].map(OsString::from);
+    let sandbox = tree.sandbox(&argv, Reach { network: gate.network.unwrap_or(false), ..Reach::default() });
+    let mut command = Command::new(argv, tree.dir(), gate.timeout.0).confined(sandbox);
     command.env = gates.claim.environment(base, &[]);
     let done = process::run(&command).await.map_err(|error| not_started(&error))?;
-    if let Some(why) = could_not_run(gate, &done, changed) {
-        return Err(Failure::new(FailureKind::Configuration, why));
+    match could_not_run(gate, &done, changed) {
+        Some((kind, why)) => Err(Failure::new(kind, why)),
+        None => Ok(done),
     }
-    let mut output = done.output_text();
-    if !done.exit.is_ok() {
-        output = format!("{}\n[the gate `{}` {}]\n", output.trim_end(), gate.name, ending(done.exit, gate.timeout.0));
-    }
-    let log = gates.shelf.put(&format!("gate-{}.log", file_name(&gate.name)), output.clone()).await;
-    Ok(GateReport {
-        name: gate.name.clone(),
-        passed: done.exit.is_ok(),
-        required_change: gate.required_change.clone(),
-        output: output_tail(&output),
-        log: Some(log.map_err(|error| Failure::new(FailureKind::Configuration, error.to_string()))?),
-        duration_ms: done.wall_ms(),
-    })
 }
 
 fn ending(exit: Exit, timeout: Duration) -> String {
@@ -124,22 +213,37 @@ fn ending(exit: Exit, timeout: Duration) -> String {
     }
 }
 
-/// Why a gate says nothing about the change: its program is not there, or the disk is full.
-fn could_not_run(gate: &Gate, done: &Finished, changed: &[String]) -> Option<String> {
+/// What a gate's command is made of, as the names of files in its tree.
+fn words(gate: &Gate) -> Vec<String> {
+    let plain = |word: &str| word.trim_matches(['"', '\'', ';']).trim_start_matches("./").to_owned();
+    gate.run.split_whitespace().map(plain).collect()
+}
+
+/// Why a gate says nothing about the change: its program is not there, the disk is full, or somebody killed it, which is
+/// what a system does that is out of memory.
+fn could_not_run(gate: &Gate, done: &Finished, changed: &[String]) -> Option<(FailureKind, String)> {
     let output = done.output_text();
     let said = tail(&output, 600);
     if !done.exit.is_ok() && tail(&output, 4_000).contains("No space left on device") {
-        return Some(format!("the gate `{}` ran out of disk space: {said}", gate.name));
+        return Some((FailureKind::Configuration, format!("the gate `{}` ran out of disk space: {said}", gate.name)));
+    }
+    // A shell tells of a child that was killed by 128 and the signal's number.
+    if matches!(done.exit, Exit::Signal(KILL) | Exit::Code(KILLED)) {
+        let why = format!(
+            "the gate `{}` was killed from outside; is this machine out of memory? {said}\n  give it more memory, or run fewer jobs at once: [workers] coders",
+            gate.name
+        );
+        return Some((FailureKind::Crash, why));
     }
     // Where the change touches the very file that the gate runs, the change is what broke it.
-    let plain = |word: &str| word.trim_matches(['"', '\'', ';']).trim_start_matches("./").to_owned();
-    let is_of_the_change = gate.run.split_whitespace().any(|word| changed.contains(&plain(word)));
+    let is_of_the_change = words(gate).iter().any(|word| changed.contains(word));
     let cannot = matches!(done.exit, Exit::Code(126 | 127)) && !is_of_the_change;
     cannot.then(|| {
-        format!(
+        let why = format!(
             "the gate `{}` cannot run `{}`: {said}\n  install what it needs, or correct [[gates]]",
             gate.name, gate.run
-        )
+        );
+        (FailureKind::Configuration, why)
     })
 }
 

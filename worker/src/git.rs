@@ -5,9 +5,13 @@
 //! - [`names`]: branches and commits, checked before git sees them
 //! - [`mirror`]: the worker's own bare copy of a repository: fetch and push
 //! - [`tree`]: the folder that an attempt works in
+//! - [`trash`]: removes trees and mirrors without making anybody wait
+//! - [`housekeeping`]: keeps the mirrors small
 //! - [`change`]: snapshots, diffs, patch ids and merges
 //! - [`contents`]: the changed files as they are now
+//! - [`entries`]: what a change consists of
 //! - [`history`]: what the commits of a branch tell
+//! - [`landing`](mod@landing): what a landing makes: a change brought onto another commit, and the commits there
 //!
 //! The host's git works with the mirror as its `GIT_DIR` and an index outside the tree. It never reads what lies in a
 //! tree's `.git`: an agent may have written hooks, filters and monitors there.
@@ -16,9 +20,13 @@ pub mod run;
 pub mod names;
 pub mod mirror;
 pub mod tree;
+mod trash;
+pub(crate) mod housekeeping;
 pub mod change;
 pub mod contents;
+pub mod entries;
 pub mod history;
+pub mod landing;
 
 pub use change::Merge;
 pub use contents::{ChangedFile, Content};
@@ -70,6 +78,16 @@ pub enum GitError {
         /// The branches that there are.
         branches: Vec<String>,
     },
+    /// The remote asks for other credentials.
+    #[error(
+        "{url} refused the worker's credentials: {stderr}\n  a token may have expired: renew the one in the repository's address, or the key that the ssh agent holds"
+    )]
+    Credentials {
+        /// The repository.
+        url: String,
+        /// What git said.
+        stderr: String,
+    },
     /// The remote refused a push.
     #[error("{url} refused the push to `{branch}`: {reason}")]
     Refused {
@@ -79,6 +97,16 @@ pub enum GitError {
         branch: String,
         /// What it said.
         reason: String,
+    },
+    /// Whoever holds the repository does not know this worker, or not any more.
+    #[error(
+        "{url} does not let this worker in: {stderr}\n  its token, password or key is missing, has expired or lacks the right: give it a new one"
+    )]
+    Denied {
+        /// The repository.
+        url: String,
+        /// What git said.
+        stderr: String,
     },
     /// Git ended with an error.
     #[error("git {what} on {place} {exit}: {stderr}")]
@@ -149,6 +177,7 @@ impl GitError {
     pub fn failure(&self) -> Failure {
         let kind = match self {
             Self::Run(_) | Self::Folder { .. } => FailureKind::Configuration,
+            Self::Credentials { .. } => FailureKind::Auth,
             _ => FailureKind::Repository,
         };
         Failure::new(kind, self.to_string())

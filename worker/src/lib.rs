@@ -5,6 +5,7 @@
 //! Read in this order; what is listed here takes values and returns values, and knows no store:
 //! - [`process`]: one command, in a process group of its own
 //! - [`git`]: mirrors, trees, snapshots and merges; the only place that runs git
+//! - `spares`: trees that are checked out ahead
 //! - [`workspace`]: where mirrors and the attempts' trees lie
 //! - [`agent`]: runs a coder's agent on its prompt
 //! - [`gates`]: checks that need no model
@@ -12,17 +13,19 @@
 //! - [`judge`]: what a reviewer is given, and how a command or a model is asked
 //! - [`llm`]: the providers' wire formats
 //! - [`review`](mod@review): a `review` job from the change to its outcome
-//! - [`land`](mod@land): a `land` job: an approved change becomes one commit on the base branch, or a pull request
+//! - [`land`](mod@land): a `land` job: approved changes come to the base branch, or to a pull request
 //!
 //! And what runs them:
 //! - [`backpressure`]: what the whole fleet knows of its providers
 //! - [`worker`]: what a worker is made of
+//! - `landings`: land jobs that were claimed together
 //! - [`executor`]: a claimed job, made into values for the parts above
 //! - [`pool`]: the claim loop: leases, heartbeats, shutdown
 //! - [`service`]: a worker as a process
 
 pub mod process;
 pub mod git;
+mod spares;
 pub mod workspace;
 pub mod agent;
 pub mod gates;
@@ -33,6 +36,7 @@ pub mod review;
 pub mod land;
 pub mod backpressure;
 pub mod worker;
+mod landings;
 pub mod executor;
 pub mod pool;
 pub mod service;

@@ -2,11 +2,13 @@
 //!
 //! # Layout
 //! - [`classify`]: one table from what a provider says to the kind of failure
+//! - [`tools`]: what a model may have done for it
 //! - `wire`: the wire formats, one file each
 //!
 //! A TLS provider must be installed before a [`Client`] is made; binaries do that first thing in `main`.
 
 pub mod classify;
+pub mod tools;
 mod wire;
 
 use std::fmt::Debug;
@@ -22,6 +24,7 @@ use refile_telemetry::Metrics;
 use serde_json::Value;
 
 use classify::{Trouble, error_in, used_up};
+pub use tools::{Tool, ToolCall, ToolResult};
 use wire::Read;
 
 /// The longest reply that is read, in bytes.
@@ -43,6 +46,12 @@ pub struct Message {
     pub role: Role,
     /// What.
     pub text: String,
+    /// Of the model: the tools that it wants to have used.
+    pub calls: Vec<ToolCall>,
+    /// Of us: what came of the calls in the message before.
+    pub results: Vec<ToolResult>,
+    /// Of the model: what its provider wants back as it wrote it, in place of text and calls.
+    pub raw: Option<Value>,
 }
 
 /// A question to a model.
@@ -62,6 +71,8 @@ pub struct Question<'a> {
     pub timeout: Duration,
     /// What the answer must look like: a JSON schema, for providers that can hold a model to one.
     pub schema: Option<&'a Value>,
+    /// What it may ask to be done.
+    pub tools: &'a [Tool],
 }
 
 /// What came of a question.
@@ -69,6 +80,10 @@ pub struct Question<'a> {
 pub struct Answer {
     /// The whole text, or why there is none. A reply that was cut off is a failure.
     pub text: Result<String, Failure>,
+    /// The tools that the model wants to have used; none where the text is a failure.
+    pub calls: Vec<ToolCall>,
+    /// What must go back as the provider wrote it.
+    pub raw: Option<Value>,
     /// What is kept of the call, also where it failed; nothing where none was made.
     pub call: Option<task::Call>,
 }
@@ -148,13 +163,13 @@ impl Client {
     /// Asks a model, where it may be asked.
     pub async fn ask(&self, provider: &Provider, question: &Question<'_>) -> Answer {
         let Some(turnstile) = &self.turnstile else { return self.call(provider, question).await.0 };
-        let bytes = question.system.len() + question.messages.iter().map(|m| m.text.len()).sum::<usize>();
+        let bytes = question.system.len() + question.messages.iter().map(Message::bytes).sum::<usize>();
         let tokens = bytes as u64 / 4 + u64::from(question.max_tokens);
         let call = Call { provider: question.provider, model: question.model, tokens, timeout: question.timeout };
         let started = Instant::now();
         let pass = match turnstile.enter(&call).await {
             Ok(pass) => pass,
-            Err(failure) => return Answer { text: Err(failure), call: None },
+            Err(failure) => return Answer { text: Err(failure), calls: Vec::new(), raw: None, call: None },
         };
         let timeout = question.timeout.saturating_sub(started.elapsed());
         let (answer, used_up) = self.call(provider, &Question { timeout, ..*question }).await;
@@ -171,11 +186,15 @@ impl Client {
             Err(missing) => Err(missing.clone()),
         };
         let (mut read, used_up) = read.unwrap_or_else(|failure| (Read::failed(failure), None));
-        if let (Err(failure), Ok(Some(key))) = (&mut read.text, &key) {
-            failure.detail = failure.detail.replace(key.as_str(), "[key]");
+        if let Ok(Some(key)) = &key {
+            // Once more: what stood in several parts of the reply is one text now.
+            match &mut read.text {
+                Ok(text) => *text = without_key(text, key),
+                Err(failure) => failure.detail = without_key(&failure.detail, key),
+            }
         }
         let price = prices::price(&self.prices, provider.kind, question.model);
-        let Read { text, input_tokens, cached_input_tokens, output_tokens } = read;
+        let Read { text, calls, raw, input_tokens, cached_input_tokens, output_tokens } = read;
         let call = task::Call {
             provider: question.provider.to_owned(),
             model: question.model.to_owned(),
@@ -189,7 +208,8 @@ impl Client {
         if let Some(metrics) = &self.metrics {
             count(metrics, &call);
         }
-        (Answer { text, call: Some(call) }, used_up)
+        let calls = if text.is_ok() { calls } else { Vec::new() };
+        (Answer { text, calls, raw, call: Some(call) }, used_up)
     }
 
     /// One request, what came back, and for how long nothing is left of a limit.
@@ -201,16 +221,22 @@ impl Client {
     ) -> Result<(Read, Option<Duration>), Failure> {
         let schema = question.schema.filter(|_| provider.structured());
         let request = wire::request(&self.http, provider, &Question { schema, ..*question }, key);
-        let mut response = request.timeout(question.timeout).send().await.map_err(|error| lost(&error, question))?;
+        let lost = |error: reqwest::Error| lost(&error, question, key);
+        let mut response = request.timeout(question.timeout).send().await.map_err(lost)?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| lost(&error, question))? {
+        while let Some(chunk) = response.chunk().await.map_err(lost)? {
             body.extend_from_slice(&chunk);
             if body.len() > MAX_REPLY {
                 let detail = format!("the reply is longer than {MAX_REPLY} bytes");
                 return Err(Failure::new(FailureKind::Malformed, detail));
             }
         }
+        // Before anything is cut: half a key at the border would be no match any more.
+        let body = match key {
+            Some(key) => body_without_key(&body, key),
+            None => body,
+        };
         let texts = || headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let failed = || Trouble::of(status, texts(), &body).failure(now);
@@ -256,7 +282,7 @@ pub fn key(provider: &Provider) -> Result<Option<String>, Failure> {
 }
 
 /// The failure of a request that got no whole answer.
-fn lost(error: &reqwest::Error, question: &Question<'_>) -> Failure {
+fn lost(error: &reqwest::Error, question: &Question<'_>, key: Option<&str>) -> Failure {
     use std::error::Error as _;
     if error.is_timeout() {
         let detail = format!("no answer within {} s", question.timeout.as_secs_f64());
@@ -269,5 +295,30 @@ fn lost(error: &reqwest::Error, question: &Question<'_>) -> Failure {
         detail = format!("{detail}: {inner}");
         cause = inner.source();
     }
-    Failure::new(kind, detail)
+    Failure::new(kind, key.map_or_else(|| detail.clone(), |key| without_key(&detail, key)))
+}
+
+/// A text without the key. Shorter ones are words, such as the `none` that a local server takes for a key.
+fn without_key(text: &str, key: &str) -> String {
+    const SHORTEST: usize = 6;
+    if key.len() < SHORTEST { text.to_owned() } else { text.replace(key, "[key]") }
+}
+
+/// A reply without the key, however JSON writes it.
+fn body_without_key(body: &[u8], key: &str) -> Vec<u8> {
+    fn clean(value: &mut Value, key: &str) {
+        match value {
+            Value::String(text) => *text = without_key(text, key),
+            Value::Array(items) => items.iter_mut().for_each(|item| clean(item, key)),
+            Value::Object(fields) => fields.values_mut().for_each(|field| clean(field, key)),
+            _ => {}
+        }
+    }
+    match serde_json::from_slice::<Value>(body) {
+        Ok(mut reply) => {
+            clean(&mut reply, key);
+            reply.to_string().into_bytes()
+        }
+        Err(_) => without_key(&String::from_utf8_lossy(body), key).into_bytes(),
+    }
 }

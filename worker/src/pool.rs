@@ -9,20 +9,20 @@
 mod reports;
 mod heartbeats;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use refile_core::failure::{Behaviour, Failure, Scope};
+use refile_core::failure::{Behaviour, Failure};
 use refile_core::{Outcome, Queue};
-use refile_store::{Claim, ClaimRequest, Lease, Report, Store};
+use refile_store::{Claim, ClaimRequest, Lease, Limits, Report, Store};
 use refile_telemetry::{Health, Metrics};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::backpressure::{Room, is_pausing};
+use crate::backpressure::Room;
 use crate::worker::Role;
 use heartbeats::{heartbeats, presence};
 use reports::{Finished, Held, reports};
@@ -38,6 +38,14 @@ const LAST_CLAIM: Duration = Duration::from_millis(100);
 pub trait Execute: Send + Sync {
     /// What may be claimed now. Asked before each claim.
     async fn room(&self) -> Room;
+
+    /// How many land jobs more may be claimed where there is one: they are done together, and take no place of their own.
+    fn more_landings(&self) -> usize {
+        0
+    }
+
+    /// Is told of what was claimed together, before each is done.
+    fn begin(&self, _claims: &[Claim]) {}
 
     /// Does the job. Whatever goes wrong is an outcome too. It is dropped when the lease is lost.
     async fn execute(&self, claim: &Claim) -> Outcome;
@@ -127,7 +135,8 @@ struct Ending {
 impl Ending {
     /// Ends the pool where a person must change the configuration first.
     fn heed(&self, failure: Option<&Failure>) {
-        if let Some(failure) = failure.filter(|f| f.kind.behaviour() == Behaviour::StopPool && f.scope != Scope::Call) {
+        let stops = |f: &&Failure| f.kind.behaviour() == Behaviour::StopPool && f.holds_beyond_the_call();
+        if let Some(failure) = failure.filter(stops) {
             tracing::error!(%failure, "the worker takes no more jobs: change the configuration and start it again");
             *self.why.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure.clone());
             self.told.cancel();
@@ -142,6 +151,21 @@ fn failure_of(outcome: &Outcome) -> Option<&Failure> {
         Outcome::AgentFailed { failure, .. } => Some(failure),
         _ => None,
     }
+}
+
+/// Why a job is put back without a trace, where it is: other jobs would fail in the same way now, and it has cost nothing.
+///
+/// What has cost something is an outcome like any other. It counts against the budget of failed reviews or of the agent's
+/// tries, never against attempts: so a person is asked at last and it does not cost for ever.
+fn put_back(outcome: &Outcome) -> Option<&Failure> {
+    let has_cost = match outcome {
+        Outcome::Reviewed(review) => review.has_cost(),
+        Outcome::AgentFailed { usage, .. } => {
+            usage.input_tokens > 0 || usage.output_tokens > 0 || usage.cost_micros > 0
+        }
+        _ => true,
+    };
+    failure_of(outcome).filter(|failure| !has_cost && failure.holds_beyond_the_call())
 }
 
 /// Gives jobs back, uncharged.
@@ -197,6 +221,8 @@ async fn claims(
                     tracing::info!("the store answers again");
                     was_away = false;
                 }
+                let claims = with_more_landings(pool, claims, request.limits.clone()).await;
+                pool.agent.begin(&claims);
                 let mut permits = vec![first];
                 for claim in claims {
                     let permit = permits.pop().or_else(|| room.clone().try_acquire_owned().ok());
@@ -212,6 +238,33 @@ async fn claims(
             }
         }
     }
+}
+
+/// What was claimed, and the land jobs that may be done together with one among it.
+async fn with_more_landings(pool: &Pool, mut claims: Vec<Claim>, limits: Arc<Limits>) -> Vec<Claim> {
+    let max = pool.agent.more_landings();
+    let branches: BTreeSet<String> = claims
+        .iter()
+        .filter(|claim| claim.queue == Queue::Land)
+        .map(|claim| Limits::landing(&claim.task.repository, &claim.task.base))
+        .collect();
+    if max > 0 && !branches.is_empty() {
+        let mut limits = Limits::clone(&limits);
+        limits.named.extend(branches.into_iter().map(|name| (name, 1 + max as u32)));
+        let request = ClaimRequest {
+            queues: vec![Queue::Land],
+            owner: pool.name.clone(),
+            max,
+            lease: pool.lease,
+            wait: Duration::ZERO,
+            limits: Arc::new(limits),
+        };
+        match pool.store.claim(&request).await {
+            Ok(more) => claims.extend(more),
+            Err(error) => tracing::debug!(%error, "cannot claim more landings"),
+        }
+    }
+    claims
 }
 
 /// One claimed job, from its claim to its outcome. Its place is taken until the outcome is handed in.
@@ -239,13 +292,13 @@ async fn job(
             tracing::warn!(%task, phase, attempt, queue, "the lease is gone: the job was stopped, nobody is charged");
         }
         Some(outcome) => {
-            let failure = failure_of(&outcome);
-            if let Some(failure) = failure.filter(|f| is_pausing(f)) {
-                tracing::info!(%task, phase, attempt, queue, %failure, "put back until the provider may be called again");
+            // Before the job is put back: this worker must not claim it again.
+            ending.heed(failure_of(&outcome));
+            if let Some(failure) = put_back(&outcome) {
+                tracing::info!(%task, phase, attempt, queue, %failure, "put back, uncharged: it would fail again now");
                 give_back(&pool, std::slice::from_ref(&claim.lease)).await;
                 return;
             }
-            ending.heed(failure);
             let report = Report { lease: claim.lease, outcome };
             if finished.send((report, Held { attempt, entry, permit })).is_err() {
                 tracing::error!("outcomes are no longer handed in; the job is redelivered when its lease has run out");

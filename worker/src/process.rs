@@ -1,10 +1,21 @@
 //! Runs one command to its end, in a process group of its own, with bounds on time and output.
 //!
 //! The group dies with the run: when the command ends, when its time is up, when the future is dropped, and when the worker
-//! itself is killed. A process that leaves the group (`setsid`) is out of reach; nothing here claims to be a sandbox.
+//! itself is killed. Without a sandbox a process that leaves the group (`setsid`) is out of reach.
+//!
+//! # Layout
+//! - [`sandbox`]: what a command may reach and use up
+//! - [`probe`]: tries the sandbox at the start, and says what holds
+//! - [`cgroup`]: control groups, where they can be made
+//! - [`capture`]: the beginning and the end of an output
+//! - [`groups`]: process groups, and the watchdog
 
+mod sandbox;
+mod probe;
+mod cgroup;
 mod capture;
 mod groups;
+mod talk;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -19,6 +30,9 @@ use capture::Capture;
 pub use capture::Limits;
 use groups::Group;
 pub use groups::kill_all;
+pub(crate) use sandbox::GIVEN;
+pub use sandbox::{Guard, Prepared, Reach, Sandbox};
+pub use talk::Talk;
 
 /// How long a command may go on after SIGTERM, and how long its pipes are read after its end.
 const GRACE: Duration = Duration::from_secs(2);
@@ -41,6 +55,8 @@ pub struct Command {
     pub timeout: Duration,
     /// How much of its output is kept.
     pub limits: Limits,
+    /// What it may reach and use up; nothing for all that the worker may.
+    pub sandbox: Option<Sandbox>,
     /// It is asked to end (SIGTERM) where it would be killed otherwise, and the watchdog leaves it alone: it holds locks that
     /// it must take away itself, as git does in the repositories of others.
     pub holds_locks: bool,
@@ -56,8 +72,19 @@ impl Command {
             stdin: Vec::new(),
             timeout,
             limits: Limits::default(),
+            sandbox: None,
             holds_locks: false,
         }
+    }
+
+    /// The same command within bounds, where there are any.
+    #[must_use]
+    pub fn confined(mut self, sandbox: Option<Sandbox>) -> Self {
+        if let Some(sandbox) = &sandbox {
+            self.limits = sandbox.output();
+        }
+        self.sandbox = sandbox;
+        self
     }
 }
 
@@ -209,7 +236,7 @@ struct Captures {
 /// Runs a command to its end. When the future is dropped, the command and everything it started in its group is killed.
 pub async fn run(command: &Command) -> Result<Finished, ProcessError> {
     let started = Instant::now();
-    let mut child = start(command)?;
+    let (mut child, bounds) = start(command)?;
     let group = Group::new(child.id(), command.holds_locks);
     let captures = Mutex::new(Captures {
         stdout: Capture::new(command.limits),
@@ -255,6 +282,7 @@ pub async fn run(command: &Command) -> Result<Finished, ProcessError> {
         }
     }
     drop(group);
+    drop(bounds);
     if let Some(source) = wait_error {
         return Err(ProcessError::Start { program: program(command), source });
     }
@@ -279,31 +307,64 @@ fn program(command: &Command) -> String {
     command.argv.first().map(|p| p.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-fn start(command: &Command) -> Result<tokio::process::Child, ProcessError> {
-    let (name, arguments) = command.argv.split_first().ok_or(ProcessError::Empty)?;
+/// A command as it is to be started: with its sandbox and its limits around it. Its control group must live as long as it.
+pub fn prepare(command: &Command) -> Result<Prepared, ProcessError> {
+    let Some(sandbox) = &command.sandbox else {
+        return Ok(Prepared { argv: command.argv.clone(), env: command.env.clone(), group: None });
+    };
+    // The shell that sets the limits would report it as its own failure.
+    require_program(command)?;
+    sandbox.around(command).map_err(|source| ProcessError::Start { program: program(command), source })
+}
+
+/// Holds that the program is there and can be executed.
+fn require_program(command: &Command) -> Result<(), ProcessError> {
+    use std::os::unix::fs::PermissionsExt;
+    let name = Path::new(command.argv.first().ok_or(ProcessError::Empty)?);
+    let is_program = |path: &Path| path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+    if name.components().count() > 1 {
+        let path = command.cwd.join(name);
+        return match path.metadata() {
+            Err(_) => Err(ProcessError::NotFound(program(command))),
+            Ok(_) if !is_program(&path) => Err(ProcessError::NotExecutable(program(command))),
+            Ok(_) => Ok(()),
+        };
+    }
+    let path = command.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone()).unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|dir| is_program(&dir.join(name)));
+    if found { Ok(()) } else { Err(ProcessError::NotFound(program(command))) }
+}
+
+fn start(command: &Command) -> Result<(tokio::process::Child, Prepared), ProcessError> {
+    let prepared = prepare(command)?;
+    let (name, arguments) = prepared.argv.split_first().ok_or(ProcessError::Empty)?;
     let started = tokio::process::Command::new(name)
         .args(arguments)
         .current_dir(&command.cwd)
         .env_clear()
-        .envs(command.env.iter().map(|(k, v)| (k, v)))
+        .envs(prepared.env.iter().map(|(k, v)| (k, v)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
         .kill_on_drop(!command.holds_locks)
         .spawn();
-    started.map_err(|source| {
-        let program = program(command);
-        match source.kind() {
-            _ if !command.cwd.is_dir() => ProcessError::NoFolder { program, cwd: command.cwd.clone() },
-            std::io::ErrorKind::NotFound => ProcessError::NotFound(program),
-            std::io::ErrorKind::PermissionDenied => ProcessError::NotExecutable(program),
-            _ if source.raw_os_error() == Some(nix::errno::Errno::ENOEXEC as i32) => {
-                ProcessError::NotExecutable(program)
-            }
-            _ => ProcessError::Start { program, source },
-        }
-    })
+    match started {
+        Ok(child) => Ok((child, prepared)),
+        Err(source) => Err(not_started(command, source)),
+    }
+}
+
+/// Why the system did not start a command.
+fn not_started(command: &Command, source: std::io::Error) -> ProcessError {
+    let program = program(command);
+    match source.kind() {
+        _ if !command.cwd.is_dir() => ProcessError::NoFolder { program, cwd: command.cwd.clone() },
+        std::io::ErrorKind::NotFound => ProcessError::NotFound(program),
+        std::io::ErrorKind::PermissionDenied => ProcessError::NotExecutable(program),
+        _ if source.raw_os_error() == Some(nix::errno::Errno::ENOEXEC as i32) => ProcessError::NotExecutable(program),
+        _ => ProcessError::Start { program, source },
+    }
 }
 
 async fn read(

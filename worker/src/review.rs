@@ -9,7 +9,7 @@ use refile_config::{Answer, Input, Provider, Reviewer, Span};
 use refile_core::Outcome;
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::gate::GateReport;
-use refile_core::panel::combine;
+use refile_core::panel::{combine, telling};
 use refile_core::task::{Call, Change, Review, Usage};
 use refile_core::verdict::{Verdict, VerdictKind};
 use serde_json::json;
@@ -96,8 +96,8 @@ fn about(job: &ReviewJob<'_>, reviewer: &str, verdict: Result<Verdict, Failure>,
     Review { failure, reply, prompt_digest, prompt, output, calls, usage, ..review }
 }
 
-/// Asks all members at once and makes one verdict of theirs. Where too few gave an opinion it is a failed review, of the
-/// kind of the first member's failure.
+/// Asks all members at once and makes one verdict of theirs. Where too few gave an opinion it is a failed review, for which
+/// the failure speaks that tells most.
 async fn panel(job: &ReviewJob<'_>, material: &Material<'_>) -> Review {
     let seats = job.reviewer.members.iter().enumerate().map(async |(at, name)| {
         if let Some(reviewer) = job.reviewers.get(name) {
@@ -109,9 +109,11 @@ async fn panel(job: &ReviewJob<'_>, material: &Material<'_>) -> Review {
     let members: Vec<Review> = join_all(seats).await;
     let verdicts: Vec<Verdict> = members.iter().map(|m| m.verdict.clone()).collect();
     let verdict = combine(job.reviewer.rule, &verdicts);
-    let failed = members.iter().find_map(|m| Some((&m.reviewer, m.failure.as_ref()?)));
+    let failed = telling(members.iter().filter_map(|m| m.failure.as_ref()));
     let verdict = match failed {
-        Some((name, failure)) if verdict.verdict == VerdictKind::Retry => {
+        Some(failure) if verdict.verdict == VerdictKind::Retry => {
+            let whose = members.iter().find(|m| m.failure.as_ref().is_some_and(|f| std::ptr::eq(f, failure)));
+            let name = whose.map_or("", |member| member.reviewer.as_str());
             let detail = format!("{}; {name}: {}", verdict.critique, failure.detail);
             Err(Failure { detail: Failure::new(failure.kind, detail).detail, ..failure.clone() })
         }
@@ -287,6 +289,10 @@ async fn by_model(
         return Ok(first);
     };
     let left = Span(reviewer.timeout.0.saturating_sub(started.elapsed()));
+    if left.0.is_zero() {
+        // Its refusal stands: the next reviewer is asked, where running out of time would ask this one again.
+        return Ok(first);
+    }
     let other = Reviewer { model: Some(fallback.clone()), timeout: left, ..reviewer.clone() };
     let mut second = llm::ask(job.client, provider, &other, system, before, packet).await;
     second.usage += first.usage;

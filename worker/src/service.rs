@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use refile_config::Config;
+use refile_config::{Agent, Config};
 use refile_core::Queue;
 use refile_store::OpenOptions;
 use refile_store::artifacts::Artifacts;
@@ -13,8 +13,10 @@ use refile_telemetry::{Health, Metrics, logging, process};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::llm::Client;
+use crate::agent::preset::known;
+use crate::llm::{Client, key};
 use crate::pool;
+use crate::process::Guard;
 use crate::worker::{Role, Worker};
 use crate::workspace::Workspace;
 
@@ -56,6 +58,11 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
     let flags: Vec<_> = arguments.store.map(|url| ("store", url)).into_iter().collect();
     let (config, _) = refile_config::load(arguments.config.as_deref(), std::env::vars(), &flags)?;
     require_ready(&config, role).await?;
+    if role != Role::Reviewer && arguments.queues.contains(&Queue::Review) {
+        require_ready(&config, Role::Reviewer).await?;
+    }
+    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    let guard = Guard::start(&config).await?;
     let metrics = Metrics::new()?;
     let options = OpenOptions {
         allow_volatile: arguments.allow_volatile,
@@ -69,7 +76,7 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
     let worker = Worker {
         store: refile_store::open(&config.store, &config.dir, options).await?,
         artifacts: Artifacts::open(&config.artifacts, &config.dir)?,
-        workspace: Workspace::open(&config.path(&config.workers.dir))?,
+        workspace: Workspace::open(&config.path(&config.workers.dir))?.guarded(guard, config.workspace.max_bytes),
         client: Client::new()?.with_metrics(&metrics).with_prices(&config.prices),
         config: Arc::new(config),
         metrics,
@@ -96,11 +103,15 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
 /// Holds that everything that a worker of this role would run is there, before it claims a job that it cannot do.
 pub async fn require_ready(config: &Config, role: Role) -> anyhow::Result<()> {
     crate::git::require_version().await?;
-    let commands: Vec<(String, &[String])> = match role {
+    let commands: Vec<(String, Vec<String>)> = match role {
         Role::Coder if config.agents.is_empty() => bail!(
             "no agent is configured; add to the configuration:\n\n  [agents.NAME]\n  command = [\"PROGRAM\", \"ARGUMENT\"]\n\n`refile init` writes a start"
         ),
-        Role::Coder => config.agents.iter().map(|(name, a)| (format!("agents.{name}"), a.command.as_slice())).collect(),
+        Role::Coder => config
+            .agents
+            .iter()
+            .map(|(name, agent)| Ok((format!("agents.{name}"), programs(agent)?)))
+            .collect::<anyhow::Result<_>>()?,
         Role::Reviewer if config.reviewers.is_empty() => bail!(
             "no reviewer is configured; add to the configuration:\n\n  [reviewers.NAME]\n  command = [\"PROGRAM\", \"ARGUMENT\"]\n\n`refile init` writes a start"
         ),
@@ -108,25 +119,62 @@ pub async fn require_ready(config: &Config, role: Role) -> anyhow::Result<()> {
             .reviewers
             .iter()
             .filter(|(_, r)| !r.command.is_empty())
-            .map(|(name, r)| (format!("reviewers.{name}"), r.command.as_slice()))
+            .map(|(name, r)| (format!("reviewers.{name}"), r.command.clone()))
             .collect(),
     };
-    for (key, command) in commands {
+    if role == Role::Reviewer {
+        require_keys(config)?;
+    }
+    if role == Role::Coder {
+        require_keys_of_agents(config)?;
+    }
+    for (section, command) in commands {
         let Some(program) = command.first() else { continue };
         if !is_there(config, program) {
-            bail!("{key}.command: the program `{program}` is not there; install it, or name its path");
+            bail!("{section}.command: the program `{program}` is not there; install it, or name its path");
         }
         // `python3 agent.py`: without the file the interpreter would fail at each attempt.
         let file = command.get(1).filter(|file| INTERPRETERS.contains(&program.as_str()) && !file.starts_with('-'));
         if let Some(file) = file.filter(|file| !config.path(file).is_file()) {
-            bail!("{key}.command: the file `{file}` is not there; relative paths start at the configuration's folder");
+            bail!(
+                "{section}.command: the file `{file}` is not there; relative paths start at the configuration's folder"
+            );
         }
     }
     Ok(())
 }
 
+/// Holds that the key of each provider is there that a reviewer may call. Without it every review would fail.
+fn require_keys(config: &Config) -> anyhow::Result<()> {
+    for (provider, reviewer) in config.providers_asked() {
+        if let Some(Err(missing)) = config.providers.get(provider).map(key) {
+            bail!("reviewers.{reviewer} asks the provider `{provider}`, and {}", missing.detail);
+        }
+    }
+    Ok(())
+}
+
+/// Holds that the keys are there of the models that agents work with which may get a job.
+fn require_keys_of_agents(config: &Config) -> anyhow::Result<()> {
+    for name in config.policy().ladder {
+        let provider = config.agents.get(&name).and_then(|agent| config.providers.get(agent.provider.as_ref()?));
+        if let Some(Err(failure)) = provider.map(key) {
+            bail!("agents.{name}: {}", failure.detail);
+        }
+    }
+    Ok(())
+}
+
+/// The program of an agent and its arguments; of a preset the program that its command needs.
+fn programs(agent: &Agent) -> anyhow::Result<Vec<String>> {
+    match agent.preset {
+        Some(preset) if agent.command.is_empty() => Ok(vec![known(preset)?.program]),
+        _ => Ok(agent.command.clone()),
+    }
+}
+
 /// Whether a program can be found: by its path, from the configuration's folder, or on PATH.
-fn is_there(config: &Config, program: &str) -> bool {
+pub fn is_there(config: &Config, program: &str) -> bool {
     if program.contains('/') {
         return config.path(program).is_file();
     }

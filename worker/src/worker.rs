@@ -13,6 +13,7 @@ use refile_telemetry::{Health, Metrics};
 
 use crate::backpressure::Backpressure;
 use crate::executor::AtWork;
+use crate::landings::Landings;
 use crate::llm::Client;
 use crate::pool::Pool;
 use crate::workspace::Workspace;
@@ -75,11 +76,11 @@ pub struct Worker {
 impl Worker {
     /// The claim loop that does this worker's jobs.
     pub fn pool(self) -> Pool {
-        let limits = Arc::new(limits(&self.config));
+        let limits = Arc::new(limits(&self.config, &self.queues));
         let backpressure = Arc::new(Backpressure::new(self.store.clone(), self.config.clone(), limits));
         let forges = Arc::new(Forges::new(self.config.clone()));
         let workspace = self.workspace.clone().with_forges(forges.clone());
-        let worker = Self { client: self.client.behind(backpressure.clone()), workspace, ..self };
+        let worker = Arc::new(Self { client: self.client.behind(backpressure.clone()), workspace, ..self });
         Pool {
             store: worker.store.clone(),
             metrics: worker.metrics.clone(),
@@ -90,13 +91,13 @@ impl Worker {
             concurrency: worker.concurrency,
             lease: worker.config.workers.lease.0,
             grace: worker.config.workers.grace.0,
-            agent: Arc::new(AtWork { worker, backpressure, forges }),
+            agent: Arc::new(AtWork { worker, backpressure, forges, landings: Landings::default() }),
         }
     }
 }
 
 /// The configuration's limits as the store knows them.
-fn limits(config: &Config) -> Limits {
+fn limits(config: &Config, queues: &[Queue]) -> Limits {
     let section = &config.limits;
     let mut named: BTreeMap<String, u32> = section
         .repositories
@@ -118,8 +119,14 @@ fn limits(config: &Config) -> Limits {
             models.filter_map(|(_, r)| r.provider.as_ref()).map(|provider| format!("provider:{provider}")).collect();
         (!called.is_empty()).then(|| (format!("reviewer:{name}"), called.into_iter().collect()))
     };
-    let providers = config.reviewers.keys().filter_map(providers).collect();
-    Limits { named, each_repository: section.repository, providers }
+    let of_agents = config.agents.iter();
+    let of_agents = of_agents.filter_map(|(name, agent)| {
+        Some((format!("agent:{name}"), vec![format!("provider:{}", agent.provider.as_ref()?)]))
+    });
+    let providers = config.reviewers.keys().filter_map(providers).chain(of_agents).collect();
+    // Whoever has one takes the rest of its batch to it; nobody else begins one on that branch meanwhile.
+    let each_landing = queues.contains(&Queue::Land).then_some(1);
+    Limits { named, each_repository: section.repository, each_landing, providers }
 }
 
 #[cfg(test)]
@@ -132,13 +139,17 @@ mod tests {
         let text = "[limits]\nrepository = 4\nrepositories = { \"https://h/a.git\" = 2, sub = 1 }\n\
                     workflows = { change = 20 }\nagents = { a = 8 }\nreviewers = { r = 3 }\nproviders = { p = 5 }\n\
                     [agents.a]\ncommand = [\"x\"]\n[reviewers.r]\ncommand = [\"x\"]\n\
+                    [agents.l]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m\"\n\
                     [reviewers.m]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m\"\n[providers.p]\nkind = \"openai\"\n";
         std::fs::write(dir.path().join("refile.toml"), text).unwrap();
         std::fs::create_dir(dir.path().join("sub")).unwrap();
         let (config, _) = refile_config::load(Some(&dir.path().join("refile.toml")), [], &[]).unwrap();
-        let limits = limits(&config);
+        assert_eq!(limits(&config, &Role::Coder.queues()).each_landing, Some(1));
+        let limits = limits(&config, &Role::Reviewer.queues());
+        assert_eq!(limits.each_landing, None);
         assert_eq!(limits.each_repository, Some(4));
-        assert_eq!(limits.providers, [("reviewer:m".to_owned(), vec!["provider:p".to_owned()])].into());
+        let calls = ["agent:l", "reviewer:m"].map(|who| (who.to_owned(), vec!["provider:p".to_owned()]));
+        assert_eq!(limits.providers, calls.into());
         let sub = dir.path().canonicalize().unwrap().join("sub");
         let sub = format!("repository:{}", sub.display());
         let expected = [

@@ -2,15 +2,20 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use refile_config::Config;
 use refile_core::{Task, TaskId};
 use refile_forge::Forges;
 use refile_store::artifacts::Shelf;
 
-use crate::git::{self, GitError, Mirror, Tree, names, tree};
-use crate::process;
+use crate::git::{self, GitError, Mirror, Tree, housekeeping, names, tree};
+use crate::process::{self, Guard};
+use crate::spares::Spares;
+
+/// How often the mirrors are looked at.
+const HOUSEKEEPING: Duration = Duration::from_mins(10);
 
 /// Holds that a repository is there and has a branch, as the fleet of this configuration will see it.
 pub async fn require_branch(config: &Arc<Config>, url: &str, branch: &str) -> Result<(), GitError> {
@@ -22,6 +27,12 @@ pub async fn require_branch(config: &Arc<Config>, url: &str, branch: &str) -> Re
 pub struct Workspace {
     dir: PathBuf,
     forges: Option<Arc<Forges>>,
+    guard: Option<Arc<Guard>>,
+    /// How large the mirrors may be together, in bytes.
+    max_bytes: u64,
+    spares: Spares,
+    /// When the mirrors were looked at last.
+    kept: Arc<Mutex<Option<Instant>>>,
 }
 
 /// Where a job is done and what it is about: what a job of every kind is given.
@@ -102,7 +113,8 @@ impl Workspace {
         refile_store::folder::make(dir).map_err(GitError::folder("make", dir))?;
         let dir = dir.canonicalize().map_err(GitError::folder("find", dir))?;
         tree::sweep(&dir.join("trees"));
-        Ok(Self { dir, forges: None })
+        let spares = Spares::open(dir.join("spares"));
+        Ok(Self { dir, forges: None, guard: None, max_bytes: u64::MAX, spares, kept: Arc::default() })
     }
 
     /// The same folder, where git gets in as the fleet of this configuration does.
@@ -117,6 +129,28 @@ impl Workspace {
         Self { forges: Some(forges), ..self }
     }
 
+    /// The same folder, whose trees' commands are confined and whose mirrors are bounded.
+    #[must_use]
+    pub fn guarded(self, guard: Arc<Guard>, max_bytes: u64) -> Self {
+        Self { guard: Some(guard), max_bytes, ..self }
+    }
+
+    /// Brings the mirrors below their bound and tidies each up.
+    pub async fn keep_house(&self) {
+        self.spares.tidy();
+        housekeeping::keep(&self.dir.join("mirrors"), self.max_bytes).await;
+    }
+
+    /// Does so in the background where it was long ago.
+    fn look_after(&self) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.guard.is_some() && kept.is_none_or(|at| at.elapsed() > HOUSEKEEPING) {
+            *kept = Some(Instant::now());
+            let workspace = self.clone();
+            tokio::spawn(async move { workspace.keep_house().await });
+        }
+    }
+
     /// The folder.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -125,7 +159,9 @@ impl Workspace {
     /// The mirror of a repository.
     pub async fn mirror(&self, url: &str) -> Result<Mirror, GitError> {
         let login = self.forges.as_ref().and_then(|forges| forges.login(url));
-        Ok(Mirror::open(&self.dir.join("mirrors"), url).await?.with_login(login))
+        let mirror = Mirror::open(&self.dir.join("mirrors"), url).await.map(|mirror| mirror.with_login(login));
+        self.look_after();
+        mirror
     }
 
     /// Whether a repository lies on this machine, or a mirror of it does.
@@ -161,6 +197,30 @@ impl Workspace {
         if let Some(part) = part {
             name = format!("{name}-{part}");
         }
-        Tree::check_out(mirror, &self.dir.join("trees").join(name), branch, base, start).await
+        let dir = self.dir.join("trees").join(name);
+        let tree = match self.spares.take(mirror) {
+            Some(spare) => match spare.turn_into(&dir, branch, base, start).await {
+                Ok(tree) => tree,
+                Err(error) => {
+                    tracing::debug!(%error, "a tree that was checked out ahead cannot be used");
+                    Tree::check_out(mirror, &dir, branch, base, start).await?
+                }
+            },
+            None => Tree::check_out(mirror, &dir, branch, base, start).await?,
+        };
+        if self.guard.is_some() {
+            let (workspace, mirror, base) = (self.clone(), mirror.clone(), base.to_owned());
+            tokio::spawn(async move {
+                if let Err(error) = workspace.prepare(&mirror, &base).await {
+                    tracing::debug!(%error, "no tree was checked out ahead");
+                }
+            });
+        }
+        Ok(tree.guarded(self.guard.clone()))
+    }
+
+    /// Checks the files of a commit out ahead, for the next tree of the repository.
+    pub async fn prepare(&self, mirror: &Mirror, commit: &str) -> Result<(), GitError> {
+        self.spares.prepare(mirror, commit).await
     }
 }

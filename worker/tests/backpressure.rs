@@ -25,6 +25,10 @@ model = \"m-1\"
 [reviewers.board]
 type = \"panel\"
 members = [\"judge\", \"other\"]
+[agents.coder]
+type = \"llm\"
+provider = \"p\"
+model = \"m-3\"
 [providers.p]
 kind = \"openai\"
 [providers.q]
@@ -167,4 +171,12 @@ async fn the_fleets_own_minute_holds_calls_back_and_pauses_who_needs_more() {
     assert!(failure.detail.contains("limit for a minute"), "{failure}");
     assert!(store.pauses().await.unwrap()[0].holds);
     assert_eq!(closed(&view).await, ["reviewer:board", "reviewer:other"]);
+}
+
+#[tokio::test]
+async fn an_agent_whose_model_is_paused_gets_no_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, view) = view(dir.path());
+    view.left(&call("p", "m-3"), None, badly(&turned_away(60_000))).await;
+    assert_eq!(closed(&view).await, ["agent:coder"]);
 }

@@ -6,8 +6,8 @@ mod common;
 
 use common::Place;
 use common::fleet::{Try, agent, artifacts, gate, task};
-use refile_config::Span;
 use refile_config::schema::PromptDelivery;
+use refile_config::{Baseline, Span};
 use refile_core::Outcome;
 use refile_core::failure::FailureKind;
 use refile_core::gate::GateReport;
@@ -26,8 +26,11 @@ async fn an_attempt_becomes_a_branch_with_its_evidence() {
     first.gates = vec![gate("lint", "test -f got.txt && echo fine $REFILE_TASK_ID"), gate("test", "true")];
     let outcome = first.run(&place, &task).await;
     let Outcome::Coded { change, gates, prompt_digest, transcript, usage } = outcome else { panic!("{outcome:?}") };
-    assert_eq!(names(&gates), [("empty_diff", true), ("merge_conflict", true), ("lint", true), ("test", true)]);
-    assert_eq!(gates[2].output, "fine t1");
+    assert_eq!(
+        names(&gates),
+        [("empty_diff", true), ("diff_policy", true), ("merge_conflict", true), ("lint", true), ("test", true)]
+    );
+    assert_eq!(gates[3].output, "fine t1");
     assert_eq!(change.branch, "refile/t1/change/1-10");
     assert_eq!((change.files, change.base_commit.as_str()), (2, place.head("main").as_str()));
     assert_eq!(place.head(&change.branch), change.head);
@@ -86,15 +89,15 @@ async fn gates_stop_at_the_first_failure_unless_told_to_go_on() {
     attempt.gates[2].timeout = Span::parse("200ms").unwrap();
     let outcome = attempt.run(&place, &task).await;
     let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
-    let passed = [("empty_diff", true), ("merge_conflict", true), ("lint", true)];
+    let passed = [("empty_diff", true), ("diff_policy", true), ("merge_conflict", true), ("lint", true)];
     assert_eq!(names(&gates), [passed.as_slice(), &[("build", false)]].concat());
-    assert_eq!(gates[3].output, "broken\n[the gate `build` ended with exit code 1]");
+    assert_eq!(gates[4].output, "broken\n[the gate `build` ended with exit code 1]");
 
     (attempt.attempt, attempt.keep_going) = (2, true);
     let outcome = attempt.run(&place, &task).await;
     let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
     assert_eq!(names(&gates), [passed.as_slice(), &[("build", false), ("test", false)]].concat());
-    assert!(gates[4].output.contains("timed out after 0.2 s"), "{}", gates[4].output);
+    assert!(gates[5].output.contains("timed out after 0.2 s"), "{}", gates[5].output);
 }
 
 #[tokio::test]
@@ -157,6 +160,89 @@ async fn an_agent_that_changed_nothing_may_ask() {
 }
 
 #[tokio::test]
+async fn a_flaky_gate_passes_when_a_retry_does_and_both_runs_are_kept() {
+    let place = Place::new();
+    let task = task(&place, "t1");
+    let mut attempt = Try::script("echo x > new.txt");
+    let seen = place.root.path().join("seen");
+    let flaky = format!("echo run; test -f {0} || {{ touch {0}; echo flaked; exit 1; }}", seen.display());
+    attempt.gates = vec![gate("test", &flaky)];
+    attempt.gates[0].retries = 2;
+    let outcome = attempt.run(&place, &task).await;
+    let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
+    let ran = "run\nflaked\n[the gate `test` ended with exit code 1]\n\n[run 2 of the gate `test`]\nrun\n\
+               [the gate `test` failed, and passed in run 2]";
+    assert_eq!((gates[2].passed, gates[2].output.as_str()), (true, ran));
+    let log = artifacts(&place).get(gates[2].log.as_ref().unwrap()).await.unwrap().unwrap();
+    assert_eq!(log, format!("{ran}\n"));
+
+    attempt.attempt = 2;
+    attempt.gates = vec![gate("test", "echo run; exit 1")];
+    attempt.gates[0].retries = 2;
+    let outcome = attempt.run(&place, &task).await;
+    let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
+    assert!(!gates[2].passed);
+    assert_eq!(gates[2].output.matches("run\n[the gate `test` ended").count(), 3, "{}", gates[2].output);
+}
+
+#[tokio::test]
+async fn a_failure_that_the_base_has_as_well_is_not_held_against_the_change() {
+    let place = Place::new();
+    place.commit(&[("old.bad", "x\n")]);
+    let task = task(&place, "t1");
+    let count = place.root.path().join("runs");
+    let counted = format!("echo >> {}; ls *.bad && exit 1 || true", count.display());
+    let runs = || std::fs::read_to_string(&count).unwrap_or_default().lines().count();
+    let mut attempt = Try::script("echo x > new.txt");
+    for (number, baseline, passed, seen) in [
+        (1, Baseline::Fail, Some(false), 1),
+        // The change, and the base once for both that follow.
+        (2, Baseline::Warn, Some(true), 3),
+        (3, Baseline::Ignore, None, 4),
+    ] {
+        attempt.attempt = number;
+        attempt.gates = vec![gate("lint", &counted), gate("test", "true")];
+        attempt.gates[0].baseline = baseline;
+        let outcome = attempt.run(&place, &task).await;
+        let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
+        let lint = gates.iter().find(|g| g.name == "lint");
+        assert_eq!((lint.map(|g| g.passed), runs()), (passed, seen), "{baseline:?}");
+        assert_eq!(gates.iter().any(|g| g.name == "test"), passed != Some(false), "{baseline:?}");
+        if baseline == Baseline::Warn {
+            let output = &lint.unwrap().output;
+            assert!(output.contains("fails on the untouched base") && output.contains("old.bad"), "{output}");
+        }
+    }
+    // Where the base is well, the change is to blame.
+    place.commit(&[("old.bad", "")]);
+    attempt.agent = agent("echo x > new.bad");
+    (attempt.attempt, attempt.gates[0].baseline) = (4, Baseline::Ignore);
+    let outcome = attempt.run(&place, &task).await;
+    let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(names(&gates)[2], ("lint", false));
+    // So it is where the gate's script comes with the change.
+    attempt.agent = agent("echo 'exit 1' > check.sh");
+    (attempt.attempt, attempt.gates[0].run) = (5, "sh ./check.sh".to_owned());
+    let outcome = attempt.run(&place, &task).await;
+    let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(names(&gates)[2], ("lint", false));
+    assert_eq!(std::fs::read_dir(place.workspace.dir().join("trees")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_gate_that_was_killed_says_nothing_of_the_change() {
+    let place = Place::new();
+    for (number, run) in [(1, "kill -9 $$"), (2, "sh -c 'kill -9 $$'; exit $?")] {
+        let mut attempt = Try::script("echo x > new.txt");
+        (attempt.attempt, attempt.gates) = (number, vec![gate("test", run)]);
+        let outcome = attempt.run(&place, &task(&place, "t1")).await;
+        let Outcome::AgentFailed { failure, .. } = outcome else { panic!("{outcome:?}") };
+        assert_eq!(failure.kind, FailureKind::Crash);
+        assert!(failure.detail.contains("`test`") && failure.detail.contains("memory"), "{failure}");
+    }
+}
+
+#[tokio::test]
 async fn repository_trouble_says_what_to_do() {
     let place = Place::new();
     let failure = async |task| match Try::script("true").run(&place, &task).await {
@@ -201,8 +287,8 @@ async fn a_conflict_with_the_base_must_be_resolved_by_the_attempt() {
     (ignoring.attempt, ignoring.continue_from) = (2, Some(&first));
     let outcome = ignoring.run(&place, &task).await;
     let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
-    assert_eq!(names(&gates), [("empty_diff", true), ("merge_conflict", false)]);
-    assert!(gates[1].output.contains("- b.txt"), "{}", gates[1].output);
+    assert_eq!(names(&gates), [("empty_diff", true), ("diff_policy", true), ("merge_conflict", false)]);
+    assert!(gates[2].output.contains("- b.txt"), "{}", gates[2].output);
     let mut resolving = Try::script("grep -q '<<<<<<<' b.txt && echo both > b.txt");
     (resolving.attempt, resolving.continue_from) = (3, Some(&first));
     let change = resolving.change(&place, &task).await;
@@ -219,8 +305,8 @@ async fn a_base_that_moves_into_the_change_meanwhile_fails_the_conflict_gate() {
     );
     let outcome = Try::script(&script).run(&place, &task).await;
     let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
-    assert_eq!(names(&gates), [("empty_diff", true), ("merge_conflict", false)]);
-    assert!(gates[1].output.contains("- b.txt"), "{}", gates[1].output);
+    assert_eq!(names(&gates), [("empty_diff", true), ("diff_policy", true), ("merge_conflict", false)]);
+    assert!(gates[2].output.contains("- b.txt"), "{}", gates[2].output);
 }
 
 #[tokio::test]

@@ -224,7 +224,7 @@ async fn what_an_unknown_model_costs_is_not_said() {
     let metrics = Metrics::new().unwrap();
     let prices = [("other".to_owned(), Price { input: 1.0, output: 1.0, cached_input: None })].into();
     let client = Client::new().unwrap().with_metrics(&metrics).with_prices(&prices);
-    let messages = [refile_worker::llm::Message { role: refile_worker::llm::Role::User, text: "Hello.".to_owned() }];
+    let messages = [refile_worker::llm::Message::user("Hello.")];
     let question = refile_worker::llm::Question {
         provider: "p",
         model: "m-1",
@@ -233,6 +233,7 @@ async fn what_an_unknown_model_costs_is_not_said() {
         max_tokens: 9,
         timeout: std::time::Duration::from_mins(1),
         schema: None,
+        tools: &[],
     };
     let answer = client.ask(&model.provider(KIND), &question).await;
     let call = answer.call.unwrap();

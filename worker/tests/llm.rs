@@ -9,12 +9,12 @@ use common::model::{End, Model, Say, says};
 use refile_config::Provider;
 use refile_config::schema::ProviderKind;
 use refile_core::failure::{Failure, FailureKind, Scope};
-use refile_worker::llm::{Answer, Client, Message, Question, Role};
+use refile_worker::llm::{Answer, Client, Message, Question};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn ask(provider: &Provider) -> Answer {
-    let messages = [Message { role: Role::User, text: "one".to_owned() }];
+    let messages = [Message::user("one")];
     let question = Question {
         provider: "p",
         model: "m-1",
@@ -23,6 +23,7 @@ async fn ask(provider: &Provider) -> Answer {
         max_tokens: 99,
         timeout: Duration::from_mins(1),
         schema: None,
+        tools: &[],
     };
     Client::new().unwrap().ask(provider, &question).await
 }
@@ -72,6 +73,30 @@ async fn the_key_is_never_repeated_and_a_missing_one_is_named() {
     assert_eq!((missing.kind, missing.scope), (FailureKind::Auth, Scope::Key));
     assert!(missing.detail.contains("REFILE_TEST_NO_SUCH_KEY"), "{missing}");
     assert!(model.asked().is_empty());
+}
+
+#[tokio::test]
+async fn no_part_of_the_key_survives_where_a_failure_is_cut_or_a_reply_repeats_it() {
+    let key = std::env::var("PATH").unwrap();
+    for before in (880..1_010).step_by(10) {
+        let message = format!("{}{key}{key}", "x".repeat(before));
+        let body = json!({"error": {"type": "authentication_error", "message": message}}).to_string();
+        // As it is, and as a server writes it that escapes slashes; and where the body is no JSON.
+        for body in [body.replace('/', "\\/"), message.clone(), body] {
+            let refused = failure(ProviderKind::Anthropic, Say::Reply(401, Vec::new(), body)).await;
+            assert!(refused.detail.contains("xxx") && !refused.detail.contains(&key[..4]), "{before}: {refused}");
+        }
+    }
+    for kind in ProviderKind::ALL {
+        let model = Model::start(vec![says(kind, &format!("it is {key}, I think"), End::Said)]).await;
+        assert_eq!(ask(&model.provider(kind)).await.text.as_deref(), Ok("it is [key], I think"), "{kind:?}");
+    }
+    // Two parts of a reply are one text.
+    let (one, other) = key.split_at(key.len() / 2);
+    let parts = json!([{"type": "text", "text": one}, {"type": "text", "text": other}]);
+    let reply = json!({"type": "message", "stop_reason": "end_turn", "content": parts, "usage": {}}).to_string();
+    let model = Model::start(vec![Say::Reply(200, Vec::new(), reply)]).await;
+    assert_eq!(ask(&model.provider(ProviderKind::Anthropic)).await.text.as_deref(), Ok("[key]"));
 }
 
 #[tokio::test]

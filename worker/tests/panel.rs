@@ -126,6 +126,14 @@ async fn a_member_that_fails_counts_neither_way() {
     assert_eq!((review.verdict.verdict, failure.kind), (VerdictKind::Retry, FailureKind::RateLimit));
     assert!(failure.detail.contains("too few members") && failure.detail.contains("b: "), "{failure}");
     assert_eq!(review.members[0].verdict.verdict, VerdictKind::Approved, "the one opinion is kept");
+    let silent = &review.members[2].failure.as_ref().unwrap().detail;
+    assert!(silent.ends_with(" and said nothing"), "{silent}");
+
+    // The failure that tells most speaks, wherever it stands.
+    let (review, ..) = judged(&panel("majority", &[("a", YES), ("b", "exit 3"), ("c", LATE)]), Vec::new()).await;
+    let failure = review.failure.unwrap();
+    assert_eq!(failure.kind, FailureKind::RateLimit);
+    assert!(failure.detail.contains("c: ") && !failure.detail.contains("b: "), "{failure}");
 
     let slow = panel("any", &[("a", YES), ("b", "sleep 60")])
         .replace("sleep 60\"]\ntimeout = \"30s\"", "sleep 60\"]\ntimeout = \"1s\"");
@@ -145,7 +153,7 @@ async fn a_model_is_a_member_like_any_other() {
     assert_eq!(
         (review.verdict.verdict, review.verdict.conf),
         (VerdictKind::Approved, 0.9),
-        "as sure as the least sure"
+        "a majority of two is both: as sure as the less sure one"
     );
     assert_eq!(review.usage.input_tokens, 15);
     assert_eq!(model.asked().len(), 1);
@@ -166,4 +174,13 @@ async fn the_other_model_is_asked_where_the_first_refuses() {
 
     let (review, _, model) = judged(judge, vec![said(APPROVED, End::Truncated)]).await;
     assert_eq!((review.failure.unwrap().kind, model.asked().len()), (FailureKind::Truncated, 1), "no refusal");
+}
+
+#[tokio::test]
+async fn no_call_is_made_or_recorded_where_no_time_is_left() {
+    let judge = "[reviewers.judge]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"m-1\"\nfallback_model = \"m-2\"\n\
+                 timeout = \"0s\"\n";
+    let (review, _, model) = judged(judge, vec![said(APPROVED, End::Said)]).await;
+    let failure = review.failure.unwrap();
+    assert_eq!((failure.kind, review.calls.len(), model.asked().len()), (FailureKind::Timeout, 0, 0), "{failure}");
 }

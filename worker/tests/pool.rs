@@ -317,8 +317,8 @@ async fn no_more_jobs_of_an_agent_run_at_once_than_its_limit_says() {
     assert_eq!(crowd.most.load(Ordering::SeqCst), 2);
 }
 
-/// Fails with what stands in it.
-struct Fails(Failure);
+/// Fails with what stands in it, having used up that many tokens.
+struct Fails(Failure, u64);
 
 #[async_trait]
 impl Execute for Fails {
@@ -327,24 +327,88 @@ impl Execute for Fails {
     }
 
     async fn execute(&self, _: &Claim) -> Outcome {
-        let failure = self.0.clone();
-        Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage: Usage::default() }
+        let (failure, usage) = (self.0.clone(), Usage { output_tokens: self.1, ..Usage::default() });
+        Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage }
     }
 }
 
 #[tokio::test]
-async fn a_worker_whose_key_is_refused_ends_with_that_error_and_one_job_spent() {
-    let place = Place::new();
-    let (store, _) = counted(&place);
-    for n in 0..3 {
-        add(&store, &place, &format!("t{n}")).await;
-    }
+async fn a_worker_whose_key_is_refused_ends_with_that_error_and_its_job_is_put_back() {
     let refused = Failure { scope: Scope::Key, ..Failure::new(FailureKind::Auth, "HTTP 401") };
-    let pool = pool_of(&store, Arc::new(Fails(refused.clone())), 1);
-    let shutdown = CancellationToken::new();
-    assert_eq!(pool::run(pool, shutdown.clone()).await, Err(refused));
-    assert!(!shutdown.is_cancelled(), "whoever shares the token decides for itself");
-    // What it met is an outcome like any other; the other jobs were left to others.
-    assert_eq!(taken(&store, 1).await.len(), 1);
-    assert_eq!(store.stats().await.unwrap().depth.values().sum::<u64>(), 2);
+    // What has cost something is handed in, so that it can be counted.
+    for (tokens, handed_in) in [(0, 0), (1, 1)] {
+        let place = Place::new();
+        let (store, _) = counted(&place);
+        for n in 0..3 {
+            add(&store, &place, &format!("t{n}")).await;
+        }
+        let pool = pool_of(&store, Arc::new(Fails(refused.clone(), tokens)), 1);
+        let shutdown = CancellationToken::new();
+        assert_eq!(pool::run(pool, shutdown.clone()).await, Err(refused.clone()));
+        assert!(!shutdown.is_cancelled(), "whoever shares the token decides for itself");
+        let stats = store.stats().await.unwrap();
+        assert_eq!((stats.outcomes, stats.depth.values().sum::<u64>()), (handed_in, 3 - handed_in));
+        assert!(stats.leases.values().all(|held| *held == 0), "{stats:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_failure_that_is_about_its_call_alone_is_handed_in_and_the_worker_goes_on() {
+    for kind in [FailureKind::Configuration, FailureKind::RateLimit, FailureKind::Timeout] {
+        let place = Place::new();
+        let (store, _) = counted(&place);
+        for n in 0..3 {
+            add(&store, &place, &format!("t{n}")).await;
+        }
+        let pool = pool_of(&store, Arc::new(Fails(Failure::new(kind, "x"), 0)), 1);
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn(pool::run(pool, shutdown.clone()));
+        assert_eq!(taken(&store, 3).await.len(), 3, "{kind:?}");
+        shutdown.cancel();
+        running.await.unwrap().unwrap();
+    }
+}
+
+/// A coder whose provider turns it away, after it has used up so many tokens; counts its jobs.
+struct TurnedAway(u64, AtomicUsize);
+
+#[async_trait]
+impl Execute for TurnedAway {
+    async fn room(&self) -> Room {
+        Room::fixed(Arc::default())
+    }
+
+    async fn execute(&self, _: &Claim) -> Outcome {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        let failure = Failure { scope: Scope::Model, ..Failure::new(FailureKind::RateLimit, "HTTP 429") };
+        let usage = Usage { input_tokens: self.0, ..Usage::default() };
+        Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage }
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_cost_nothing_goes_back_and_one_that_did_is_reported() {
+    for tokens in [0, 7] {
+        let place = Place::new();
+        let (store, _) = counted(&place);
+        add(&store, &place, "t0").await;
+        let agent = Arc::new(TurnedAway(tokens, AtomicUsize::new(0)));
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn(pool::run(pool_of(&store, agent.clone(), 1), shutdown.clone()));
+        if tokens > 0 {
+            let reported = taken(&store, 1).await;
+            let outcome = format!("{reported:?}");
+            assert!(outcome.contains("RateLimit") && outcome.contains("input_tokens: 7"), "{outcome}");
+        } else {
+            let deadline = Instant::now() + DEADLINE;
+            while agent.1.load(Ordering::SeqCst) < 2 {
+                assert!(Instant::now() < deadline, "it was not claimed again");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        shutdown.cancel();
+        running.await.unwrap().unwrap();
+        let waiting = store.stats().await.unwrap().depth.values().sum::<u64>();
+        assert_eq!((waiting, agent.1.load(Ordering::SeqCst) == 1), if tokens > 0 { (0, true) } else { (1, false) });
+    }
 }

@@ -16,7 +16,7 @@ const LONG: Duration = Duration::from_mins(1);
 
 async fn ask(provider: &Provider, timeout: Duration, schema: Option<&Value>) -> Answer {
     let messages = [("one", Role::User), ("two", Role::Assistant), ("three", Role::User)];
-    let messages = messages.map(|(text, role)| Message { role, text: text.to_owned() });
+    let messages = messages.map(|(text, role)| Message { role, ..Message::user(text) });
     let question = Question {
         provider: "p",
         model: "m-1",
@@ -25,6 +25,7 @@ async fn ask(provider: &Provider, timeout: Duration, schema: Option<&Value>) -> 
         max_tokens: 99,
         timeout,
         schema,
+        tools: &[],
     };
     Client::new().unwrap().ask(provider, &question).await
 }

@@ -33,6 +33,7 @@ fn reviewer(kind: ReviewerType, script: &str) -> Reviewer {
         continue_on_error: false,
         timeout: Span::seconds(60),
         env: Vec::new(),
+        network: None,
         fallback_model: None,
         members: Vec::new(),
         rule: Rule::default(),

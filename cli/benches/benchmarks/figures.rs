@@ -20,6 +20,7 @@ pub(crate) struct Figures {
     pub(crate) idle: Idle,
     pub(crate) killed: Killed,
     pub(crate) starts: Vec<Start>,
+    pub(crate) trees: Trees,
     pub(crate) binary_bytes: f64,
 }
 
@@ -154,6 +155,17 @@ pub(crate) struct Killed {
     /// From the kill to the next claim, less the lease.
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
+}
+
+/// The fetch of the base and the tree of an attempt.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Trees {
+    pub(crate) files: u64,
+    pub(crate) rounds: usize,
+    /// Where nothing was checked out ahead.
+    pub(crate) cold_ms: f64,
+    /// Where the base as it was before was, and ten files changed since.
+    pub(crate) ahead_ms: f64,
 }
 
 /// The start of `refile up`.

@@ -76,6 +76,7 @@ impl Execute for Counter {
                 head: format!("{:0>40}", claim.lease.task.as_str()),
                 patch_id: format!("{:0>40}", claim.lease.task.as_str()),
                 files: 1,
+                lines: 0,
                 diff: None,
                 summary: String::new(),
             },

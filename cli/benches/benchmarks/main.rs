@@ -6,6 +6,7 @@
 //! - `command`: throughput, latency and growth, through `refile bench`
 //! - `fleet`: turns, heartbeats and a killed worker, through the store's own calls
 //! - `processes`: idle processes, starts, sizes
+//! - `trees`: trees of attempts
 //! - `figures`, `targets`, `report`, `svg`: what was measured, what was aimed at, and both as text
 //! - `long`: millions of tasks through one server
 
@@ -18,6 +19,7 @@ mod machine;
 mod command;
 mod fleet;
 mod processes;
+mod trees;
 mod long;
 
 use std::path::PathBuf;
@@ -31,7 +33,7 @@ use server::Programs;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const USAGE: &str = "usage: benchmarks [--quick] [--out DIR]\n       benchmarks --long [ROUNDS TASKS] [--out DIR]";
+const USAGE: &str = "usage: benchmarks [--quick] [--out DIR]\n       benchmarks --trees\n       benchmarks --long [ROUNDS TASKS] [--out DIR]";
 
 /// How large the set is.
 #[derive(Debug, Clone, Copy)]
@@ -72,6 +74,7 @@ async fn main() -> anyhow::Result<()> {
         }
         ["--long"] => long::run(&Programs::find()?, 20, 100_000, &root).await,
         ["--long", rounds, tasks] => long::run(&Programs::find()?, rounds.parse()?, tasks.parse()?, &root).await,
+        ["--trees"] => trees::trees(&Sizes { is_quick: false }).await.map(drop),
         ["--quick"] => set(Sizes { is_quick: true }, &root).await,
         [] => set(Sizes { is_quick: false }, &root).await,
         _ => anyhow::bail!(USAGE),
@@ -85,6 +88,7 @@ async fn set(sizes: Sizes, root: &std::path::Path) -> anyhow::Result<()> {
     let mut found = Figures { is_trial, machine: machine::read(&programs), ..Figures::default() };
     found.binary_bytes = processes::binary_bytes(&programs)?;
     // What is short comes first: where something is wrong, it shows at once.
+    found.trees = trees::trees(&sizes).await?;
     found.turns = fleet::turns(&sizes).await?;
     found.heartbeats = fleet::heartbeats(&programs, &sizes).await?;
     found.idle = processes::idle(&programs, &sizes).await?;

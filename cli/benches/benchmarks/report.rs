@@ -255,10 +255,16 @@ fn starts(of: &Figures) -> String {
     rows.push(["`refile-coordinator` on Redis".to_owned(), "–".to_owned(), mb(of.idle.coordinator_rss)]);
     format!(
         "From the start of the process until `/readyz` says yes (median of {}), and the resident memory (VmRSS) of the idle process \
-         at least 5 s later.\n\n{}The stripped `refile` binary has {}.\n",
+         at least 5 s later.\n\n{}The stripped `refile` binary has {}.\n\nAn attempt in a repository of {} files that the worker \
+         has a copy of waits {} ms for its fetch and its tree where the files are written then, and {} ms where the base of \
+         before was checked out ahead, as after every attempt, and ten files changed since (medians of {}).\n",
         of.starts.first().map_or(0, |s| s.rounds),
         table(&["", "ready after", "resident"], &rows),
-        mb(of.binary_bytes)
+        mb(of.binary_bytes),
+        number(of.trees.files as f64),
+        short(of.trees.cold_ms),
+        short(of.trees.ahead_ms),
+        of.trees.rounds,
     )
 }
 

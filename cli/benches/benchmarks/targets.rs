@@ -110,6 +110,7 @@ pub(crate) fn targets(of: &Figures) -> Vec<Target> {
     for start in &of.starts {
         add(&format!("`refile up` on {}: start to ready", start.engine), under(300.0), start.ready_ms, " ms");
     }
+    add("The tree of an attempt, 10,000 files, checked out ahead", under(200.0), of.trees.ahead_ms, " ms");
     add("The `refile` binary", under(30.0), mb(of.binary_bytes), " MB");
     add("An idle coordinator, resident", under(40.0), mb(idle.coordinator_rss), " MB");
     all

@@ -17,13 +17,8 @@ use crate::output::{self, BOLD, DIM, styled, untrusted};
 pub(crate) async fn run(context: &Context) -> anyhow::Result<Ended> {
     let store = context.existing_store().await?;
     let workspace = Workspace::open(&context.config.path(&context.config.workers.dir))?.with_config(&context.config);
-    let walked = walk(store.as_ref(), now(), async |repository, base| {
-        if !workspace.reaches(repository) {
-            return Err("it is not on this machine, and no worker here has a mirror of it".to_owned());
-        }
-        reverted(&workspace, repository, base).await.map_err(|error| error.to_string())
-    })
-    .await?;
+    let look = |repository, base| taken_back(workspace.clone(), repository, base);
+    let walked = walk(store.as_ref(), now(), usize::MAX, look).await?;
     let reviewers = calibrate(&walked.samples);
     if context.json {
         output::json(&json!({
@@ -54,7 +49,18 @@ pub(crate) async fn run(context: &Context) -> anyhow::Result<Ended> {
     Ok(Ended::Done)
 }
 
-/// The tasks whose changes were taken back on a base branch.
+/// The tasks whose changes were taken back on a base branch that is within reach of this machine.
+pub(crate) async fn taken_back(
+    workspace: Workspace,
+    repository: String,
+    base: String,
+) -> Result<BTreeSet<String>, String> {
+    if !workspace.reaches(&repository) {
+        return Err("it is not on this machine, and no worker here has a mirror of it".to_owned());
+    }
+    reverted(&workspace, &repository, &base).await.map_err(|error| error.to_string())
+}
+
 async fn reverted(workspace: &Workspace, repository: &str, base: &str) -> Result<BTreeSet<String>, GitError> {
     let mirror = workspace.mirror(repository).await?;
     let head = mirror.fetch(base).await?;
@@ -65,6 +71,7 @@ fn print(of: &Calibration) {
     let all = of.all;
     let head = styled(BOLD, &of.reviewer);
     output::line(format!("{head}: {} right, {} wrong, {} without a label", all.right, all.wrong, all.unlabelled));
+    output::line(format!("  of changes that stood: {}, that were reverted: {}", of.stood, of.reverted));
     for (verdict, tally) in &of.verdicts {
         let counts = format!("{} right, {} wrong, {} without a label", tally.right, tally.wrong, tally.unlabelled);
         output::line(format!("  {verdict}: {counts}"));

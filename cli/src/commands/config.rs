@@ -12,7 +12,8 @@ use refile_store::error::without_password;
 pub(crate) fn show(context: &Context) -> anyhow::Result<Ended> {
     let mut lines = lines(&context.config, &context.sources);
     // Addresses may hold a password.
-    for line in lines.iter_mut().filter(|l| l.key == "store" || l.key == "repository.url") {
+    let is_address = |key: &str| matches!(key, "store" | "repository.url") || key.ends_with(".base_url");
+    for line in lines.iter_mut().filter(|l| is_address(&l.key)) {
         if let Some(address) = line.value.as_str() {
             line.value = without_password(address).into();
         }
@@ -22,6 +23,7 @@ pub(crate) fn show(context: &Context) -> anyhow::Result<Ended> {
             line.key = format!("limits.repositories.{}", without_password(address));
         }
     }
+    context.config.warnings().iter().for_each(output::note);
     if context.json {
         let values: Vec<_> =
             lines.iter().map(|l| json!({ "key": l.key, "value": l.value, "source": l.source.to_string() })).collect();

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Ended;
 use crate::arguments::DemoArguments;
-use crate::fleet::{Fleet, Parts};
+use crate::fleet::{Fleet, Parts, require};
 use crate::output;
 
 /// How long the demo may take; scripted agents need a few seconds.
@@ -72,6 +72,7 @@ async fn play(dir: &Path) -> anyhow::Result<(Vec<Task>, Arc<refile_config::Confi
     // The environment is left out: a REFILE_STORE of the user's has nothing to do with the demo.
     let (config, _) = refile_config::load(Some(&dir.join(refile_config::FILE_NAME)), [], &[])?;
     let config = Arc::new(config);
+    require(&config).await?;
     let store = refile_store::open(&config.store, &config.dir, OpenOptions::default()).await?;
     let new = sample::tasks()?
         .into_iter()

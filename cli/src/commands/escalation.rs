@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::Ended;
 use crate::arguments::{Audit, DecisionArguments, EscalationArgument, EscalationCommand, RefileArguments};
 use crate::commands::task::say;
-use crate::context::{Context, find_task, user};
+use crate::context::{Context, look_for_task, user};
 use crate::output::{self, BOLD, DIM, styled, untrusted};
 
 /// Runs a command about escalations.
@@ -55,16 +55,17 @@ async fn list(context: &Context, store: &dyn Store) -> anyhow::Result<Ended> {
 
 /// Finds an escalation by its id, or by its task's where only one is open.
 async fn find(store: &dyn Store, given: &str) -> anyhow::Result<(Task, Escalation)> {
+    let none = || format!("no escalation {given} waits; `refile escalation list` shows what does");
     if let Some((task, _)) = given.rsplit_once('.') {
-        let task = find_task(store, task).await?;
+        let Some(task) = look_for_task(store, task).await? else { bail!(none()) };
         let number = given.rsplit('.').next().unwrap_or_default();
         let found = task.escalations.iter().find(|e| e.id == format!("{}.{number}", task.id)).cloned();
         return match found {
             Some(escalation) => Ok((task, escalation)),
-            None => bail!("there is no escalation {given}; `refile escalation list` shows what waits"),
+            None => bail!(none()),
         };
     }
-    let task = find_task(store, given).await?;
+    let Some(task) = look_for_task(store, given).await? else { bail!(none()) };
     let open: Vec<Escalation> = task.open_escalations().cloned().collect();
     match open.as_slice() {
         [one] => Ok((task, one.clone())),

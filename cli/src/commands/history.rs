@@ -1,7 +1,7 @@
 //! `refile task log`: what happened to a task, in order.
 
 use refile_coordinator::view::{self, AttemptView, EscalationView};
-use refile_core::task::{Call, Review};
+use refile_core::task::{AttemptOutcome, Call, Review};
 use refile_store::Store;
 use refile_store::artifacts::Artifacts;
 use serde_json::json;
@@ -84,7 +84,9 @@ async fn print_attempt(attempt: &AttemptView, whole: Option<&Artifacts>) -> anyh
         }
     }
     if let Some(outcome) = attempt.outcome {
-        let demand = attempt.required_change.as_ref().map(|r| format!(": {}", untrusted(r))).unwrap_or_default();
+        // What was accepted may have been rejected before, by a successor or a person; that is no word on how it ended.
+        let demand = attempt.required_change.as_ref().filter(|_| outcome != AttemptOutcome::Accepted);
+        let demand = demand.map(|r| format!(": {}", untrusted(r))).unwrap_or_default();
         output::line(format!("  {outcome}{demand}"));
     }
     Ok(())

@@ -1,35 +1,22 @@
 //! `refile init`: a configuration for the repository that one stands in.
 
+mod guesses;
+
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
-use refile_config::FILE_NAME;
+use refile_config::{FILE_NAME, Preset};
+use refile_worker::agent::preset::known;
 use serde_json::json;
 
 use crate::Ended;
 use crate::arguments::InitArguments;
 use crate::output::{self, BOLD, styled};
+use guesses::Guess;
 
-/// A gate that a repository's files suggest: the file, the gate's name, what it runs.
-const GUESSES: &[(&str, &str, &str)] = &[
-    ("Cargo.toml", "lint", "cargo clippy --all-targets -- -D warnings"),
-    ("Cargo.toml", "test", "cargo test"),
-    ("go.mod", "lint", "go vet ./..."),
-    ("go.mod", "test", "go test ./..."),
-    ("package.json", "test", "npm test"),
-    ("pyproject.toml", "test", "python3 -m pytest"),
-    ("setup.py", "test", "python3 -m pytest"),
-    ("pom.xml", "test", "mvn --quiet test"),
-    ("build.gradle", "test", "./gradlew test"),
-    ("Makefile", "test", "make test"),
-];
-
-/// Coding agents that can be used if they are there: the program, and its command line for a run without a person.
-const AGENTS: &[(&str, &str)] = &[
-    ("claude", r#"["claude", "--print", "--permission-mode", "acceptEdits"]"#),
-    ("codex", r#"["codex", "exec", "--full-auto", "-"]"#),
-];
+/// The agents that are used if they are there, in this order: those that need no model to be named.
+const AGENTS: [Preset; 3] = [Preset::Claude, Preset::Codex, Preset::Gemini];
 
 /// Writes `refile.toml`.
 pub(crate) fn run(arguments: &InitArguments, json: bool) -> anyhow::Result<Ended> {
@@ -74,8 +61,11 @@ fn configuration(url: &str, base: &str, dir: &Path) -> String {
     let on_path = |program: &str| {
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).any(|d| d.join(program).is_file())
     };
-    let agent = AGENTS.iter().find(|(program, _)| on_path(program));
-    let (name, command) = agent.copied().unwrap_or(("fixer", r#"["python3", "agent.py"]"#));
+    let found = AGENTS.iter().find(|preset| known(**preset).is_ok_and(|known| on_path(&known.program)));
+    let (name, agent) = match found {
+        Some(preset) => (preset.as_str(), format!("preset = \"{}\"", preset.as_str())),
+        None => ("fixer", r#"command = ["python3", "agent.py"]"#.to_owned()),
+    };
     let mut text = format!(
         r#"# What each process of the fleet does. `refile config show` prints every value that is in force.
 
@@ -87,7 +77,13 @@ base = {base}
 max_attempts = 3             # then a person decides
 
 [agents.{name}]              # makes the changes: any program that edits the files of the folder that it runs in
-command = {command}          # its prompt comes on standard input
+{agent}                      # a command's prompt comes on standard input; `refile agent list` shows what is known
+
+# A model with the built-in tools instead (also type = "acp": a program that speaks the Agent Client Protocol):
+# [agents.built-in]
+# type = "llm"
+# provider = "anthropic"     # a section [providers.anthropic], as below
+# model = "claude-sonnet-4-6"
 
 [reviewers.strict]           # judges them: any program that prints APPROVE, RETRY: WHAT TO DO, or REJECT: WHY
 command = ["python3", "review.py"]
@@ -105,23 +101,20 @@ command = ["python3", "review.py"]
         url = toml_string(url),
         base = toml_string(base),
     );
-    let mut named: Vec<&str> = Vec::new();
-    for (file, gate, run) in GUESSES {
-        if dir.join(file).exists() && !named.contains(gate) {
-            named.push(gate);
-            let run = toml_string(run);
-            text.extend([
-                "\n[[gates]]                    # guessed from ",
-                file,
-                "\nname = \"",
-                gate,
-                "\"\nrun = ",
-                &run,
-                "\n",
-            ]);
-        }
+    let guessed = guesses::guesses(dir);
+    for Guess { file, gate, run } in &guessed {
+        let run = toml_string(run);
+        text.extend([
+            "\n[[gates]]                    # guessed from ",
+            file,
+            "\nname = \"",
+            gate,
+            "\"\nrun = ",
+            &run,
+            "\n",
+        ]);
     }
-    if named.is_empty() {
+    if guessed.is_empty() {
         text.push_str("\n# Checks that need no model; a change that fails one goes back without a review:\n# [[gates]]\n# name = \"test\"\n# run = \"make test\"\n");
     }
     text
@@ -140,14 +133,14 @@ mod tests {
     fn what_is_written_can_be_read() {
         let dir = tempfile::tempdir().unwrap();
         for file in ["Cargo.toml", "Makefile"] {
-            std::fs::write(dir.path().join(file), "").unwrap();
+            std::fs::write(dir.path().join(file), "build:\n").unwrap();
         }
         let path = dir.path().join(FILE_NAME);
         std::fs::write(&path, configuration(".", "trunk \"x\"", dir.path())).unwrap();
         let (config, _) = refile_config::load(Some(&path), [], &[]).unwrap();
         assert_eq!(config.repository.base, "trunk \"x\"");
         let gates: Vec<&str> = config.gates.iter().map(|g| g.name.as_str()).collect();
-        assert_eq!(gates, ["lint", "test"]);
+        assert_eq!(gates, ["lint", "build", "test"]);
         assert_eq!((config.agents.len(), config.reviewers.len()), (1, 1));
     }
 }

@@ -8,9 +8,10 @@ mod task;
 mod history;
 mod escalation;
 mod verdict;
-mod calibration;
+pub(crate) mod calibration;
 mod config;
 mod provider;
+mod agent;
 mod partitions;
 mod bench;
 
@@ -36,6 +37,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         Command::Submit(arguments) => submit::run(&Context::new(&global)?, arguments).await,
         Command::Task(command) => task::run(&Context::new(&global)?, command).await,
         Command::Escalation(command) => escalation::run(&Context::new(&global)?, command).await,
+        Command::Agent(command) => agent::run(&Context::new(&global)?, command).await,
         Command::Provider(command) => provider::run(&Context::new(&global)?, command).await,
         Command::Partitions(arguments) => partitions::run(&Context::new(&global)?, &arguments).await,
         Command::Bench(arguments) => bench::run(&global, arguments).await,

@@ -1,6 +1,6 @@
 //! `refile provider`: which providers of models the fleet leaves alone, and since when it may call them again.
 
-use refile_config::Config;
+use refile_config::{Config, nearest};
 use refile_core::Timestamp;
 use refile_store::{Pause, PauseTarget, Paused, ProviderPart, Store};
 use serde_json::{Value, json};
@@ -63,16 +63,19 @@ async fn list(context: &Context) -> anyhow::Result<Ended> {
     Ok(Ended::Done)
 }
 
+/// The models of a provider that reviewers may ask, by name.
+fn models<'c>(config: &'c Config, provider: &str) -> Vec<&'c str> {
+    let callers = config.reviewers.values().filter(|r| r.provider.as_deref() == Some(provider));
+    let mut models: Vec<&str> =
+        callers.flat_map(|r| r.model.iter().chain(&r.fallback_model)).map(String::as_str).collect();
+    models.sort_unstable();
+    models.dedup();
+    models
+}
+
 /// A provider with what is paused of it.
 fn row(config: &Config, name: &str, pauses: &[(ProviderPart, Paused)]) -> Value {
-    let mut models: Vec<&String> = config
-        .reviewers
-        .values()
-        .filter(|r| r.provider.as_deref() == Some(name))
-        .filter_map(|r| r.model.as_ref())
-        .collect();
-    models.sort();
-    models.dedup();
+    let models = models(config, name);
     let pauses = pauses.iter().filter(|(part, _)| part.provider == name).map(|(part, paused)| {
         json!({
             "model": part.model,
@@ -91,19 +94,32 @@ fn row(config: &Config, name: &str, pauses: &[(ProviderPart, Paused)]) -> Value 
     })
 }
 
-/// Holds that the fleet knows the provider.
-fn require_known(config: &Config, name: &str) -> anyhow::Result<()> {
-    if config.providers.contains_key(name) {
-        return Ok(());
+/// Holds that the fleet knows the provider, and the model where one is named.
+fn require_known(config: &Config, ProviderArguments { name, model }: &ProviderArguments) -> anyhow::Result<()> {
+    let unknown = |what: String, given: &str, known: Vec<&str>| {
+        let hint = match nearest(given, known.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None if known.is_empty() => "there is none".to_owned(),
+            None => format!("there is: {}", known.join(", ")),
+        };
+        Err(UsageError(format!("{what}; {hint}")).into())
+    };
+    if !config.providers.contains_key(name) {
+        let known = config.providers.keys().map(String::as_str).collect();
+        return unknown(format!("there is no provider `{name}` in the configuration"), name, known);
     }
-    let known: Vec<&str> = config.providers.keys().map(String::as_str).collect();
-    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-    Err(UsageError(format!("there is no provider `{name}` in the configuration; there is: {known}")).into())
+    let known = models(config, name);
+    match model {
+        Some(model) if !known.contains(&model.as_str()) => {
+            unknown(format!("no reviewer asks the provider `{name}` for a model `{model}`"), model, known)
+        }
+        _ => Ok(()),
+    }
 }
 
 async fn pause(context: &Context, arguments: &PauseArguments) -> anyhow::Result<Ended> {
+    require_known(&context.config, &arguments.provider)?;
     let ProviderArguments { name, model } = &arguments.provider;
-    require_known(&context.config, name)?;
     let target = PauseTarget::Provider(ProviderPart { provider: name.clone(), model: model.clone(), key: None });
     let store = context.existing_store().await?;
     let now = store.now().await?.0;
@@ -127,7 +143,7 @@ async fn resume(context: &Context, arguments: &ProviderArguments) -> anyhow::Res
         }
     }
     if ended == 0 {
-        require_known(&context.config, &arguments.name)?;
+        require_known(&context.config, arguments)?;
     }
     let name = &arguments.name;
     say(

@@ -5,7 +5,7 @@ use refile_coordinator::apply::apply;
 use refile_coordinator::{now, submission, view};
 use refile_core::decide::submission::{NewTask, Workflow};
 use refile_core::event::PersonDecision;
-use refile_core::task::{Review, Usage};
+use refile_core::task::{AttemptOutcome, Review, Usage};
 use refile_core::{Event, Queue, Task, TaskState};
 use refile_store::{Filter, Store};
 use serde_json::json;
@@ -122,16 +122,25 @@ async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Resu
             (_, failed) => format!("{} failed", failed.join(", ")),
         };
         let reviews: Vec<String> = attempt.reviews.iter().map(said).collect();
+        let is_accepted = attempt.outcome == Some(AttemptOutcome::Accepted);
+        let demand = attempt.required_change.as_deref().filter(|_| !is_accepted);
         table.add_row([
             attempt.number.to_string(),
             attempt.agent.clone(),
             attempt.outcome.map_or("going on", |o| o.as_str()).to_owned(),
             gates,
             if reviews.is_empty() { "-".to_owned() } else { reviews.join(", ") },
-            untrusted(attempt.required_change.as_deref().unwrap_or("-")),
+            untrusted(demand.unwrap_or("-")),
         ]);
     }
     output::print_table(&table, "no attempts yet");
+    if let Some(lines) = &detail.growing {
+        let lines = lines.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        output::line(format!(
+            "\n{} each attempt changed more lines than the one before: {lines}",
+            styled(output::WAITS, "it grows:")
+        ));
+    }
     for open in task.open_escalations() {
         output::line(format!(
             "\n{} {}: {}\n{}",
@@ -182,6 +191,15 @@ async fn cancel(context: &Context, store: &dyn Store, given: &str) -> anyhow::Re
     let task = find_task(store, given).await?;
     let event = Event::Cancelled { by: user() };
     let task = apply(store, &context.config.policy(), &task.id, &event).await?;
+    if !context.json && task.state == TaskState::Open {
+        let base = &task.base;
+        output::line(format!(
+            "task {} was landing: if it is on `{base}` already it will be merged, else cancelled; say it again to cancel \
+             without a look",
+            task.id
+        ));
+        return Ok(Ended::Done);
+    }
     say(context, &task)
 }
 

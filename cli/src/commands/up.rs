@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Ended;
 use crate::arguments::UpArguments;
 use crate::context::Context;
-use crate::fleet::{Fleet, Parts, proposed, require, tasks};
+use crate::fleet::{Fleet, Parts, proposed, require, tasks, waits};
 use crate::output::{self, DIM, styled, untrusted};
 
 /// How often the line that tells the progress is renewed.
@@ -86,7 +86,8 @@ async fn watch(store: std::sync::Arc<dyn Store>, shutdown: CancellationToken) {
         // Looked at before the events are read, so that those of the very end are told too.
         let is_last = shutdown.is_cancelled();
         if let Ok(stats) = store.stats().await {
-            bar.set_message(progress(&stats));
+            let waits = waits(store.as_ref(), &stats).await.map(|waits| format!("\n{waits}")).unwrap_or_default();
+            bar.set_message(progress(&stats) + &waits);
         }
         bar.tick();
         for event in store.events(&cursor, 1_000).await.unwrap_or_default() {

@@ -61,6 +61,7 @@ impl Desk {
     }
 
     pub fn write(&self, name: &str, text: &str) {
+        std::fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
         std::fs::write(self.path(name), text).unwrap();
     }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod command;
+pub mod judge;
 pub mod place;
 pub mod redis;
 

@@ -71,7 +71,7 @@ impl Place {
         git(dir, &["clone", "-q", "--bare", "first", "origin.git"]);
         let stage = dir.join("stage").display().to_string();
         let config = format!(
-            "[repository]\nurl = \"origin.git\"\n\n\
+            "sandbox = \"off\"\n[repository]\nurl = \"origin.git\"\n\n\
              [policy]\nbackoff = \"200ms\"\n{policy}\n\n\
              [coordinator]\nlisten = \"127.0.0.1:0\"\ntakeover = \"2s\"\n\n\
              [workers]\n{workers}\n\n\

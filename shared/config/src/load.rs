@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
+use crate::nearest::hint;
 use crate::schema::{Config, ReviewerType};
 use crate::show::{Source, Sources, fixed_keys};
 
@@ -77,13 +78,23 @@ pub fn load(
         set(&mut table, key, value, &flag)?;
         sources.set(key, Source::Flag(flag));
     }
+    let fields = crate::fields::written(&table);
     let mut config: Config = table.try_into().map_err(|error| parse_error(&name, &error))?;
     config.dir = match path.parent() {
         Some(dir) if text.is_some() && !dir.as_os_str().is_empty() => dir.to_path_buf(),
         _ => PathBuf::from("."),
     };
     split_providers(&mut config);
-    validate(&config).map_err(|message| ConfigError::Invalid { path: name, message })?;
+    crate::agents::split_providers(&mut config);
+    let of_store = |message| match sources.get("store") {
+        // It may stand in a flag or in the environment.
+        Source::Default => ConfigError::Invalid { path: name.clone(), message },
+        source => ConfigError::Invalid { path: source.to_string(), message },
+    };
+    crate::addresses::check_store(&config.store).map_err(of_store)?;
+    let invalid = |message| ConfigError::Invalid { path: name.clone(), message };
+    crate::fields::check(&config, &fields).and_then(|()| validate(&config)).map_err(invalid)?;
+    crate::agents::fill(&mut config);
     Ok((config, sources))
 }
 
@@ -165,14 +176,7 @@ fn parse_error(path: &str, error: &toml::de::Error) -> ConfigError {
 fn nearest_key(message: &str) -> Option<String> {
     let rest = message.strip_prefix("unknown field `").or_else(|| message.strip_prefix("unknown variant `"))?;
     let (unknown, known) = rest.split_once("`, expected ")?;
-    known
-        .split('`')
-        .skip(1)
-        .step_by(2)
-        .map(|name| (strsim::jaro_winkler(unknown, name), name))
-        .filter(|(similarity, _)| *similarity > 0.7)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, name)| name.to_owned())
+    crate::nearest(unknown, known.split('`').skip(1).step_by(2)).map(str::to_owned)
 }
 
 /// Holds what no single key can say.
@@ -195,26 +199,30 @@ fn validate(config: &Config) -> Result<(), String> {
             return Err(format!("policy.{name} must be at least 1"));
         }
     }
+    if config.land.batch == 0 {
+        return Err("land.batch must be at least 1".to_owned());
+    }
     if config.workers.lease < crate::Span::seconds(1) {
         return Err("workers.lease must be at least 1s".to_owned());
     }
     for (name, agent) in &config.agents {
-        if agent.command.is_empty() {
-            return Err(format!("agents.{name}.command is empty; name a program, as in [\"claude\", \"-p\"]"));
-        }
+        crate::agents::validate(config, name, agent)?;
     }
     for name in &p.ladder {
         if !config.agents.contains_key(name) {
-            return Err(format!("policy.ladder names `{name}`, and there is no [agents.{name}]"));
+            let hint = hint(name, config.agents.keys().map(String::as_str));
+            return Err(format!("policy.ladder names `{name}`, and there is no [agents.{name}]{hint}"));
         }
     }
     for (name, reviewer) in &config.reviewers {
         crate::reviewers::validate(config, name, reviewer)?;
         crate::inputs::check(&format!("reviewers.{name}"), reviewer)?;
     }
+    crate::addresses::check(config)?;
     crate::prices::check(&config.prices)?;
     crate::forge::check(&config.forge)?;
     validate_limits(config)?;
+    crate::bounds::check(&config.limits.process, &config.diff_policy)?;
     if p.budget.cost_usd.is_some_and(|usd| !usd.is_finite() || usd < 0.0) {
         return Err("policy.budget.cost_usd must be 0 or more".to_owned());
     }
@@ -222,6 +230,9 @@ fn validate(config: &Config) -> Result<(), String> {
     for gate in &config.gates {
         if gate.name.trim().is_empty() || gate.run.trim().is_empty() {
             return Err("a gate needs a `name` and what it should `run`".to_owned());
+        }
+        if gate.retries > 10 {
+            return Err(format!("the gate `{}` has more than 10 retries: what fails so often says nothing", gate.name));
         }
         let built_in =
             [refile_core::gate::EMPTY_DIFF, refile_core::gate::MERGE_CONFLICT, refile_core::gate::DIFF_POLICY];
@@ -235,12 +246,22 @@ fn validate(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// Holds that limits let something run, and are of what there is. Repositories and workflows are known by tasks alone.
+/// Holds that limits let something run, and are of what there is. Repositories are known by tasks alone.
 fn validate_limits(config: &Config) -> Result<(), String> {
     let limits = &config.limits;
     if limits.repository == Some(0) {
         return Err("limits.repository must be at least 1; leave it out for no limit".to_owned());
     }
+    let built_in = refile_core::decide::submission::Workflow::default().name;
+    let names = |section: &str| -> Option<Vec<&str>> {
+        match section {
+            "workflows" => Some(vec![built_in.as_str()]),
+            "agents" => Some(config.agents.keys().map(String::as_str).collect()),
+            "reviewers" => Some(config.reviewers.keys().map(String::as_str).collect()),
+            "providers" => Some(config.providers.keys().map(String::as_str).collect()),
+            _ => None,
+        }
+    };
     for (section, named) in [
         ("repositories", &limits.repositories),
         ("workflows", &limits.workflows),
@@ -249,14 +270,13 @@ fn validate_limits(config: &Config) -> Result<(), String> {
         ("providers", &limits.providers),
     ] {
         for (name, most) in named {
-            let is_there = match section {
-                "agents" => config.agents.contains_key(name),
-                "reviewers" => config.reviewers.contains_key(name),
-                "providers" => config.providers.contains_key(name),
-                _ => true,
-            };
-            if !is_there {
-                return Err(format!("limits.{section} names `{name}`, and there is no [{section}.{name}]"));
+            if let Some(known) = names(section).filter(|known| !known.contains(&name.as_str())) {
+                let absent = match section {
+                    "workflows" => "workflow of that name".to_owned(),
+                    _ => format!("[{section}.{name}]"),
+                };
+                let hint = hint(name, known);
+                return Err(format!("limits.{section} names `{name}`, and there is no {absent}{hint}"));
             }
             if *most == 0 {
                 return Err(format!("limits.{section}.{name} must be at least 1; leave it out for no limit"));
@@ -314,6 +334,8 @@ pub(crate) mod tests {
         check_error("[[gates]]\nname = \"empty_diff\"\nrun = \"true\"\n", &["built in"]);
         check_error("[policy]\nladder = [\"x\"]\n", &["no [agents.x]"]);
         check_error("[policy.budget]\ncost_usd = -1.0\n", &["cost_usd"]);
+        check_error("[land]\nbatch = 0\n", &["land.batch must be at least 1"]);
+        check_error("[land]\nstrategy = \"rebaes\"\n", &["did you mean `rebase`?"]);
         check_error("[[gates]]\nname = \"\"\nrun = \"true\"\n", &["`name`"]);
     }
 
@@ -337,6 +359,9 @@ pub(crate) mod tests {
             let text = format!("[limits]\n{section} = {{ x = 1 }}\n");
             check_error(&text, &["names `x`", &format!("no [{section}.x]")]);
         }
+        check_error("[limits]\nworkflows = { chnge = 1 }\n", &["names `chnge`", "did you mean `change`?"]);
+        let typo = "[limits]\nagents = { fixr = 1 }\n[agents.fixer]\ncommand = [\"x\"]\n";
+        check_error(typo, &["names `fixr`", "did you mean `fixer`?"]);
     }
 
     #[test]

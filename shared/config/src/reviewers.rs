@@ -1,8 +1,11 @@
 //! What follows from the sections of reviewers: who is asked in whose turn, by which thresholds, and what cannot be.
 
+use indexmap::IndexMap;
 use refile_core::policy;
+use refile_core::verdict::Format;
 
 use crate::Threshold;
+use crate::nearest::hint;
 use crate::schema::{Config, Reviewer, ReviewerType};
 
 impl Config {
@@ -37,6 +40,48 @@ impl Config {
         self.reviewers.iter().filter(move |(one, _)| is_asked(one))
     }
 
+    /// The providers that reviewers call who can be asked, each with the name of one such reviewer: those in turn, and the
+    /// members of panels among them.
+    pub fn providers_asked(&self) -> IndexMap<&str, &str> {
+        let in_turn: Vec<String> = self.reviewers_in_turn().into_iter().map(|r| r.name).collect();
+        let mut asked = IndexMap::new();
+        for own in self.reviewers.keys().filter(|name| in_turn.contains(name)) {
+            for (name, reviewer) in self.asked_by(own).filter(|(_, r)| r.kind == ReviewerType::Llm) {
+                if let Some((provider, _)) = reviewer.provider.as_ref().and_then(|p| self.providers.get_key_value(p)) {
+                    asked.entry(provider.as_str()).or_insert(name.as_str());
+                }
+            }
+        }
+        asked
+    }
+
+    /// What is allowed and most likely not meant, each in words that say what to do.
+    pub fn warnings(&self) -> Vec<String> {
+        let Some((first, _)) = self.reviewers.first() else { return Vec::new() };
+        let mut warnings = Vec::new();
+        for (name, reviewer) in &self.reviewers {
+            if reviewer.kind == ReviewerType::Panel && reviewer.members.contains(first) {
+                let asked = if self.is_always_sure(first) { "never" } else { "only where that one is not sure enough" };
+                warnings.push(format!(
+                    "reviewers.{name} is a panel behind its member `{first}`, which is the first reviewer of the file and \
+                     judges on its own: the panel is asked {asked}; put [reviewers.{name}] first"
+                ));
+            }
+            if reviewer.confidence.is_some() && self.is_always_sure(name) {
+                warnings.push(format!(
+                    "reviewers.{name}.confidence changes nothing: a reply in the format \"text\" has the confidence 1.0; \
+                     set format = \"json\" and let the program print an object with `verdict` and `conf`"
+                ));
+            }
+        }
+        warnings
+    }
+
+    /// Whether each reply that counts of a reviewer has the confidence 1.0, whatever it says.
+    fn is_always_sure(&self, name: &str) -> bool {
+        self.asked_by(name).all(|(_, r)| r.kind == ReviewerType::Command && r.format() == Format::Text)
+    }
+
     /// The reviewers whose thresholds follow their own recent confidences, each with the share in percent that does not
     /// pass.
     pub fn quantiles(&self) -> Vec<(&str, u8)> {
@@ -56,21 +101,26 @@ pub(crate) fn validate(config: &Config, name: &str, reviewer: &Reviewer) -> Resu
         }
         ReviewerType::Llm if reviewer.provider.as_ref().is_none_or(|p| !config.providers.contains_key(p)) => {
             let named = reviewer.provider.as_deref().unwrap_or("NAME");
+            let hint = hint(named, config.providers.keys().map(String::as_str));
             return Err(format!(
-                "reviewers.{name} needs a `provider` that exists: write a section [providers.{named}]"
+                "reviewers.{name} needs a `provider` that exists: write a section [providers.{named}]{hint}"
             ));
         }
         _ => {}
     }
     validate_panel(config, name, reviewer)?;
     let key = format!("reviewers.{name}");
-    if reviewer.fallback_model.is_some() && reviewer.kind != ReviewerType::Llm {
-        return Err(format!("{key}.fallback_model is for reviewers of type llm; leave it out"));
+    if reviewer.kind == ReviewerType::Llm && reviewer.format == Some(Format::Text) {
+        return Err(format!(
+            "{key}.format is \"text\", which is for commands; a model replies in \"json\" or \"judge\""
+        ));
     }
     if reviewer.other_model_than_coder {
-        if config.asked_by(name).any(|(_, r)| r.model.is_none()) {
+        if let Some((asked, _)) = config.asked_by(name).find(|(_, r)| r.model.is_none()) {
+            let who = if asked == name { "it".to_owned() } else { format!("its member `{asked}`") };
             return Err(format!(
-                "{key}.other_model_than_coder needs to know with which `model` each of its judges works"
+                "{key}.other_model_than_coder needs to know with which model {who} works; set it, as in \
+                 reviewers.{asked}.model = \"…\""
             ));
         }
         if !config.agents.is_empty() && config.agents.values().all(|a| a.model.is_none()) {
@@ -82,20 +132,20 @@ pub(crate) fn validate(config: &Config, name: &str, reviewer: &Reviewer) -> Resu
     Ok(())
 }
 
-/// Holds that a panel has members that can be asked, and that nobody else has any.
+/// Holds that a panel has members that can be asked, each once.
 fn validate_panel(config: &Config, name: &str, reviewer: &Reviewer) -> Result<(), String> {
     let key = format!("reviewers.{name}");
     let is_panel = reviewer.kind == ReviewerType::Panel;
     if is_panel && reviewer.members.is_empty() {
         return Err(format!("{key}.members is empty; name the reviewers that are asked"));
     }
-    if !is_panel && !reviewer.members.is_empty() {
-        return Err(format!("{key}.members is for panels; set {key}.type = \"panel\" or leave it out"));
-    }
     for (at, member) in reviewer.members.iter().enumerate() {
         let kind = config.reviewers.get(member).map(|r| r.kind);
         let why = match kind {
-            None => format!("there is no [reviewers.{member}]"),
+            None => format!(
+                "there is no [reviewers.{member}]{}",
+                hint(member, config.reviewers.keys().map(String::as_str).filter(|other| *other != name))
+            ),
             Some(ReviewerType::Panel) => "that is a panel itself; name its members".to_owned(),
             Some(ReviewerType::Human) => "that is a person; a member is a command or an llm".to_owned(),
             Some(_) if reviewer.members[..at].contains(member) => "it is there twice".to_owned(),
@@ -140,14 +190,13 @@ mod tests {
         check_error(&panel("[\"a\", \"a\"]"), &["names `a`", "twice"]);
         let person = format!("{}[reviewers.ann]\ntype = \"human\"\n", panel("[\"ann\"]"));
         check_error(&person, &["names `ann`", "a person"]);
-        check_error("[reviewers.a]\ncommand = [\"x\"]\nmembers = [\"b\"]\n", &["reviewers.a.members is for panels"]);
+        check_error(&panel("[\"bth\"]"), &["names `bth`", "did you mean `both`?"]);
         check_error(&format!("{}rule = \"most\"\n", panel("[\"a\"]")), &["most", "majority"]);
-        check_error("[reviewers.a]\ncommand = [\"x\"]\nfallback_model = \"m\"\n", &["reviewers.a.fallback_model"]);
     }
 
     #[test]
     fn a_threshold_is_a_number_or_a_quantile() {
-        let text = |t: &str| format!("{PANEL}[reviewers.c]\ncommand = [\"x\"]\nconfidence = {t}\n");
+        let text = |t: &str| format!("{PANEL}[reviewers.c]\ncommand = [\"x\"]\nformat = \"json\"\nconfidence = {t}\n");
         let load = |t: &str| load_text(&text(t), &[], &[]).unwrap().0;
         let of_c = |config: &Config| config.policy().threshold("c");
         assert_eq!((of_c(&load("0.75")), load("0.75").quantiles()), (0.75, vec![]));
@@ -163,11 +212,58 @@ mod tests {
     }
 
     #[test]
+    fn what_is_most_likely_not_meant_is_said() {
+        let warnings = |text: &str| load_text(text, &[], &[]).unwrap().0.warnings();
+        assert_eq!(warnings(""), [""; 0]);
+        assert_eq!(warnings(PANEL), [""; 0]);
+        let behind = |of_a: &str| {
+            format!("[reviewers.a]\ncommand = [\"x\"]\n{of_a}[reviewers.both]\ntype = \"panel\"\nmembers = [\"a\"]\n")
+        };
+        let [said] = &warnings(&behind(""))[..] else { panic!() };
+        for word in ["reviewers.both", "`a`", "asked never", "put [reviewers.both] first"] {
+            assert!(said.contains(word), "{said}");
+        }
+        let [said] = &warnings(&behind("format = \"json\"\n"))[..] else { panic!() };
+        assert!(said.contains("only where that one is not sure enough"), "{said}");
+        // A panel behind others than its members is their second opinion.
+        assert_eq!(warnings(&format!("[reviewers.quick]\ncommand = [\"x\"]\n{PANEL}")), [""; 0]);
+
+        let [said] = &warnings("[reviewers.a]\ncommand = [\"x\"]\nconfidence = 0.8\n")[..] else { panic!() };
+        assert!(said.contains("reviewers.a.confidence changes nothing") && said.contains("`conf`"), "{said}");
+        assert_eq!(warnings("[reviewers.a]\ncommand = [\"x\"]\nformat = \"json\"\nconfidence = 0.8\n"), [""; 0]);
+        let [said] = &warnings(&PANEL.replacen("members", "confidence = 0.8\nmembers", 1))[..] else { panic!() };
+        assert!(said.contains("reviewers.both.confidence"), "{said}");
+    }
+
+    #[test]
+    fn only_providers_of_reviewers_that_can_be_asked_count() {
+        let judge = |name: &str, provider: &str| {
+            format!("[reviewers.{name}]\ntype = \"llm\"\nprovider = \"{provider}\"\nmodel = \"m\"\n")
+        };
+        let text = format!(
+            "[reviewers.board]\ntype = \"panel\"\nmembers = [\"a\"]\n{}{}{}",
+            judge("a", "p"),
+            judge("b", "q"),
+            ["p", "q", "unused"].map(|name| format!("[providers.{name}]\nkind = \"openai\"\n")).concat(),
+        );
+        let (config, _) = load_text(&text, &[], &[]).unwrap();
+        let asked: Vec<(&str, &str)> = config.providers_asked().into_iter().collect();
+        assert_eq!(asked, [("p", "a"), ("q", "b")]);
+    }
+
+    #[test]
     fn a_judge_of_another_model_than_the_coders_needs_to_know_both() {
         let agent = |model: &str| format!("[agents.fixer]\ncommand = [\"x\"]\n{model}");
         let judge = |model: &str| format!("[reviewers.j]\ncommand = [\"x\"]\n{model}other_model_than_coder = true\n");
         let (known, unknown) = (agent("model = \"m-1\"\n"), agent(""));
-        check_error(&(known.clone() + &judge("")), &["reviewers.j.other_model_than_coder", "`model`"]);
+        check_error(&(known.clone() + &judge("")), &["reviewers.j.other_model_than_coder", "reviewers.j.model = "]);
+        let board = format!("{PANEL}other_model_than_coder = false\n")
+            .replace("members", "other_model_than_coder = true\nmembers")
+            .replacen("command = [\"x\"]", "command = [\"x\"]\nmodel = \"m-2\"", 1);
+        check_error(
+            &(known.clone() + &board),
+            &["reviewers.both.other_model_than_coder", "its member `b`", "reviewers.b.model = "],
+        );
         check_error(&(unknown + &judge("model = \"m-1\"\n")), &["agents.NAME.model"]);
         let (config, _) = load_text(&(known.clone() + &judge("model = \"m-1\"\n")), &[], &[]).unwrap();
         assert_eq!(config.policy().next_reviewer("fixer", &[]), ("j", false));

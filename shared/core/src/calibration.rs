@@ -40,6 +40,8 @@ pub struct Sample {
     pub conf: f64,
     /// Whether it was right.
     pub right: Option<bool>,
+    /// What became of the very change that it is about.
+    pub fate: Fate,
 }
 
 /// Every verdict of a task, oldest first within a phase; those of a panel's members beside the panel's own.
@@ -59,6 +61,7 @@ pub fn samples(task: &Task, fate: Fate) -> Vec<Sample> {
                     verdict: review.verdict.verdict,
                     conf: review.verdict.conf,
                     right: was_good.map(|good| is_right(review, good)),
+                    fate: if is_of_landed { fate } else { Fate::Unknown },
                 });
             }
         }
@@ -193,9 +196,13 @@ pub struct Bin {
 pub struct Calibration {
     /// The reviewer.
     pub reviewer: String,
-    /// All its verdicts.
+    /// All its verdicts that count.
     #[serde(flatten)]
     pub all: Tally,
+    /// Verdicts about changes that have stood on their base branch for a while.
+    pub stood: usize,
+    /// Verdicts about changes that were taken back.
+    pub reverted: usize,
     /// The same by what it said.
     pub verdicts: BTreeMap<&'static str, Tally>,
     /// The same by confidence; bins without a labelled verdict are left out.
@@ -236,9 +243,12 @@ fn of_one(reviewer: &str, samples: &[&Sample]) -> Calibration {
             high,
         }
     });
+    let of_fate = |fate| samples.iter().filter(|sample| sample.fate == fate).count();
+    let (stood, reverted) = (of_fate(Fate::Stood), of_fate(Fate::Reverted));
     let too_few_labels = all.labelled() < FEWEST;
     let suggested = if too_few_labels { None } else { suggested(samples) };
-    Calibration { reviewer: reviewer.to_owned(), all, verdicts, bins: bins.collect(), too_few_labels, suggested }
+    let (reviewer, bins) = (reviewer.to_owned(), bins.collect());
+    Calibration { reviewer, all, stood, reverted, verdicts, bins, too_few_labels, suggested }
 }
 
 /// How many bins of confidence there are.

@@ -156,9 +156,20 @@ pub enum Outcome {
         /// The gate that failed; `merge_conflict` for a conflict.
         gate: GateReport,
     },
+    /// The task was called off while it was landing, and the change is not on the base branch.
+    CalledOff,
     /// The landing could not be carried out: the forge or the repository failed.
     LandingFailed {
         /// Why.
         failure: Failure,
     },
+}
+
+impl Outcome {
+    /// Whether it is what a land job came to.
+    pub fn is_of_landing(&self) -> bool {
+        use Outcome::{CalledOff, Landed, LandingFailed, LandingRejected, PullRequestOpen, Rebased};
+        let has_tried = matches!(self, Rebased { .. } | LandingRejected { .. } | LandingFailed { .. });
+        has_tried || matches!(self, Landed { .. } | PullRequestOpen { .. } | CalledOff)
+    }
 }

@@ -103,13 +103,17 @@ pub enum Behaviour {
     Retry,
     /// What is in the failure's [`Scope`] is left alone for [`Failure::retry_after_ms`]; with [`FailureKind::Quota`] and
     /// without such a time until a person resumes it.
+    ///
+    /// Where the scope is more than this call, the job is put back, uncharged; one that has cost something already is a
+    /// failed review all the same, or its rounds would cost without end.
     PauseProvider,
     /// The same question would get the same answer: the next reviewer is asked, where there is one.
     OtherReviewer,
     /// A model is asked once more within the same review and told what was wrong; then as [`Behaviour::Retry`].
     ReaskOnce,
-    /// Only a person can settle it. The job is put back; where the failure's [`Scope`] is more than this call, the worker
-    /// that met it takes no more jobs and ends with the failure as its error.
+    /// Only a person can settle it. Where the failure's [`Scope`] is more than this call, the worker that met it takes no
+    /// more jobs and ends with the failure as its error, and the job is put back, uncharged: a worker that lacks a key must
+    /// not use up the reviews of jobs that others can do. Where it is about this call alone, it is as [`Behaviour::Retry`].
     StopPool,
 }
 
@@ -148,6 +152,13 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// Whether further jobs would meet it too: a provider that must be left alone, or a key or model that it turns down.
+    /// A job that has cost nothing is put back then, and nothing is counted.
+    pub fn holds_beyond_the_call(&self) -> bool {
+        let behaviour = self.kind.behaviour();
+        matches!(behaviour, Behaviour::PauseProvider | Behaviour::StopPool) && self.scope != Scope::Call
+    }
+
     /// The longest detail that a record keeps, in characters.
     pub const MAX_DETAIL: usize = 1_000;
 

@@ -16,6 +16,7 @@
 //! - [`policy`]: the limits that a fleet sets
 //! - [`mod@decide`]: `decide(task, event, policy, now) -> Transition`, the heart of the product
 //! - [`prompt`]: the text that an attempt starts with; a rejection leads it
+//! - [`growth`]: whether changes grow from attempt to attempt
 //! - [`panel`]: several opinions made into one
 //! - [`calibration`]: reviewers' verdicts against what became of them
 //! - [`count`]: what is counted, as durable counters and gauges
@@ -30,6 +31,7 @@ pub mod event;
 pub mod policy;
 pub mod decide;
 pub mod prompt;
+pub mod growth;
 pub mod panel;
 pub mod calibration;
 pub mod count;

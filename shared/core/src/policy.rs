@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::task::Phase;
+
 /// What happens when the last attempt's change is rejected by a reviewer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -100,6 +102,8 @@ pub struct Policy {
     pub max_backoff_ms: u64,
     /// Where the next attempt starts.
     pub continue_from: ContinueFrom,
+    /// The last attempt that a phase has starts from the base, whatever `continue_from` says.
+    pub fresh_last: bool,
     /// What a task may use up.
     pub budget: Budget,
     /// Agents by attempt: the first makes the first attempt, each rejection goes one further.
@@ -125,6 +129,7 @@ impl Default for Policy {
             backoff_ms: 2_000,
             max_backoff_ms: 300_000,
             continue_from: ContinueFrom::Previous,
+            fresh_last: false,
             budget: Budget::default(),
             ladder: vec!["default".to_owned()],
             models: BTreeMap::new(),
@@ -142,6 +147,17 @@ impl Policy {
         const DAY_MS: u64 = 86_400_000;
         let doubled = self.backoff_ms.saturating_mul(1 << tries.saturating_sub(1).min(20));
         doubled.min(self.max_backoff_ms).max(asked.unwrap_or(0).min(DAY_MS))
+    }
+
+    /// The attempts that a phase has by the rules, those apart that a person granted.
+    pub fn attempts(&self, phase: &Phase) -> u32 {
+        phase.limits.max_attempts.unwrap_or(self.max_attempts).max(1)
+    }
+
+    /// Where the attempt starts that a phase is at. One that a person granted goes on from what that person saw.
+    pub fn start(&self, phase: &Phase) -> ContinueFrom {
+        let is_last = phase.attempt_number() == self.attempts(phase);
+        if self.fresh_last && is_last { ContinueFrom::Base } else { self.continue_from }
     }
 
     /// The agent for an attempt, by its number (from 1).
@@ -193,6 +209,8 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::Timestamp;
+    use crate::task::{Attempt, PhaseLimits};
 
     #[test]
     fn backoff_doubles_is_bounded_and_heeds_what_was_asked() {
@@ -246,6 +264,32 @@ mod tests {
         let policy = Policy { reviewers: vec![sure, "kind".into()], ..Policy::default() };
         let of = |name| policy.threshold(name);
         assert_eq!((of("sure"), of("kind"), of("gone")), (0.8, 0.6, 0.6));
+    }
+
+    #[test]
+    fn the_last_attempt_starts_anew_where_it_is_told_to() {
+        use ContinueFrom::{Base, Previous};
+        let phase = |limit: Option<u32>, granted, number| {
+            let limits = PhaseLimits { max_attempts: limit, ..PhaseLimits::default() };
+            let mut phase = Phase { granted, ..Phase::new("build", Vec::new(), limits) };
+            phase.attempts = (1..=number).map(|n| Attempt::new(n, "fixer", Timestamp(1))).collect();
+            phase
+        };
+        let usual = Policy::default();
+        let fresh = Policy { fresh_last: true, ..Policy::default() };
+        let base = Policy { continue_from: Base, ..Policy::default() };
+        for (policy, limit, granted, number, start) in [
+            (&usual, None, 0, 3, Previous),
+            (&base, None, 0, 2, Base),
+            (&fresh, None, 0, 1, Previous),
+            (&fresh, None, 0, 2, Previous),
+            (&fresh, None, 0, 3, Base),
+            (&fresh, Some(2), 0, 2, Base),
+            (&fresh, None, 1, 3, Base),
+            (&fresh, None, 1, 4, Previous),
+        ] {
+            assert_eq!(policy.start(&phase(limit, granted, number)), start, "{limit:?} {granted} {number}");
+        }
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 #[path = "verdicts/replies.rs"]
 mod replies;
+#[path = "verdicts/strict.rs"]
+mod strict;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -82,8 +84,13 @@ impl Random {
 
 /// A reply with one to six acts of damage.
 fn damaged(reply: &str, others: &[Case], random: &mut Random) -> String {
+    let acts = 1 + random.below(6);
+    damaged_so_often(acts, reply, others, random)
+}
+
+fn damaged_so_often(acts: usize, reply: &str, others: &[Case], random: &mut Random) -> String {
     let mut bytes = reply.as_bytes().to_vec();
-    for _ in 0..=random.below(6) {
+    for _ in 0..acts {
         let at = random.below(bytes.len() + 1);
         let end = (at + 1 + random.below(24)).min(bytes.len());
         match random.below(10) {
@@ -110,7 +117,7 @@ fn damaged(reply: &str, others: &[Case], random: &mut Random) -> String {
 
 #[test]
 fn damaged_replies_hold_no_false_judgement() {
-    let runs = std::env::var("REFILE_MUTATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(FEW);
+    let runs = runs();
     let (cases, garbage) = (cases(), expecting("retry"));
     let mut became: BTreeMap<&str, u64> = BTreeMap::new();
     let mut reading_took = Duration::ZERO;
@@ -146,4 +153,52 @@ fn damaged_replies_hold_no_false_judgement() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let judged = became.get("approved").unwrap_or(&0) + became.get("needs_changes").unwrap_or(&0);
     assert!(judged > runs / 50, "the reading is strict, not dead: {became:?}");
+}
+
+/// How often the tests run: as `REFILE_MUTATIONS` says.
+fn runs() -> u64 {
+    std::env::var("REFILE_MUTATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(FEW)
+}
+
+#[test]
+fn the_strict_reader_reads_what_the_cases_say() {
+    for case in cases() {
+        let said = strict::read(case.format, &case.reply);
+        let reading = read(case.format, &case.reply);
+        if reading.failure.is_none() && reading.verdict.verdict != VerdictKind::Retry {
+            assert!(said.as_ref().is_some_and(|said| said.is_what(&reading)), "{}: {said:?}, {reading:?}", case.name);
+        }
+    }
+}
+
+#[test]
+fn a_valid_reply_that_is_damaged_in_one_place_says_what_a_strict_reader_reads_or_nothing() {
+    let valid: Vec<Case> = cases()
+        .into_iter()
+        .filter(|case| {
+            let reading = read(case.format, &case.reply);
+            reading.failure.is_none() && reading.verdict.verdict != VerdictKind::Retry
+        })
+        .collect();
+    let (mut wrong, mut same, mut another, mut nothing) = (Vec::new(), 0_u64, 0_u64, 0_u64);
+    for seed in 0..runs() {
+        let mut random = Random(seed ^ 0x005e_ed0f_57c1);
+        let case = random.pick(&valid);
+        let text = damaged_so_often(1, &case.reply, &valid, &mut random);
+        let reading = read(case.format, &text);
+        if reading.failure.is_some() || reading.verdict.verdict == VerdictKind::Retry {
+            nothing += 1;
+            continue;
+        }
+        // What the damage itself made of the reply, such as another confidence, is what it says now.
+        let before = read(case.format, &case.reply);
+        *if reading.verdict.verdict == before.verdict.verdict { &mut same } else { &mut another } += 1;
+        let said = strict::read(case.format, &text);
+        if !said.as_ref().is_some_and(|said| said.is_what(&reading)) {
+            wrong.push(format!("seed {seed}, {}: {said:?} is not {:?} out of {text:?}", case.name, reading.verdict));
+        }
+    }
+    println!("damaged in one place: {same} say the same kind, {another} another, {nothing} nothing");
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), runs(), wrong[..wrong.len().min(20)].join("\n"));
+    assert!(same > runs() / 10 && nothing > runs() / 10, "the damage is neither harmless nor deadly");
 }

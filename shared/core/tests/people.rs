@@ -33,6 +33,29 @@ fn a_spent_budget_waits_for_a_person() {
 }
 
 #[test]
+fn each_of_the_budgets_stops_a_task() {
+    // An attempt of the table uses up 100 tokens, 10 millionths of a dollar and a second.
+    let none = Budget::default();
+    for (budget, is_spent) in [
+        (none, false),
+        (Budget { tokens: Some(100), ..none }, false),
+        (Budget { tokens: Some(99), ..none }, true),
+        (Budget { cost_micros: Some(10), ..none }, false),
+        (Budget { cost_micros: Some(9), ..none }, true),
+        (Budget { wall_ms: Some(1_000), ..none }, false),
+        (Budget { wall_ms: Some(999), ..none }, true),
+    ] {
+        let mut table = Table::new(Policy { budget, ..Policy::default() });
+        let expected = if is_spent {
+            "coding #1, parked, escalated: count escalations_total{budget_exhausted}"
+        } else {
+            "reviewing #1, open: enqueue review #1"
+        };
+        table.case("", "coded", expected);
+    }
+}
+
+#[test]
 fn a_spent_budget_parks_a_phase_before_it_begins() {
     let mut table = Table::of(
         Policy { budget: Budget { tokens: Some(100), ..Budget::default() }, ..Policy::default() },
@@ -151,6 +174,37 @@ fn a_cancelled_task_drops_its_jobs() {
     table.case("cancel", "cancel", "refused: not allowed");
     table.case("cancel", "plan: coded", "refused: stale");
     table.case("plan: poison", "cancel", "skipped #1, cancelled: drop job, count tasks_finished_total{cancelled}, count task_attempts{custom,plan,cancelled,1}, count task_attempts{custom,docs,cancelled,1}");
+}
+
+#[test]
+fn what_is_called_off_while_it_lands_is_looked_for_on_the_base() {
+    let mut table = Table::new(Policy::default());
+    let over = "count tasks_finished_total{cancelled}, count task_attempts{change,change,cancelled,1}";
+    let landing = "coded; approved 0.9";
+    table.case(landing, "cancel", "landing #1, open: enqueue land #1");
+    table.case(landing, "called-off", "refused: stale");
+    let called_off = "coded; approved 0.9; cancel";
+    table.case(called_off, "cancel", &format!("skipped #1, cancelled: drop job, {over}"));
+    table.case(called_off, "called-off", &format!("skipped #1, cancelled: {over}"));
+    table.case(called_off, "conflict", &format!("skipped #1, cancelled: {over}"));
+    table.case(called_off, "rebased", &format!("skipped #1, cancelled: {over}"));
+    table.case(called_off, "land-failed network", "landing #1, open: enqueue land #1 in 2 s");
+    table.case(
+        called_off,
+        "landed",
+        "accepted #1, merged: count tasks_finished_total{merged}, count task_attempts{change,change,merged,1}",
+    );
+    // A person who is asked since nobody comes back with an answer may still want it landed.
+    table.case(
+        "coded; approved 0.9; cancel; poison",
+        "person approve",
+        "landing #1, open: count escalation_decisions_total{approve}, enqueue land #1",
+    );
+    table.case(
+        "coded; approved 0.9; cancel; poison; person approve",
+        "conflict",
+        "coding #2, open: count gate_failures_total{merge_conflict}, count refiles_total{landing}, enqueue code #2",
+    );
 }
 
 #[test]

@@ -90,6 +90,7 @@ const EVENTS: &[(&str, &str)] = &[
     ("rebased", "build: rebased"),
     ("landing rejected", "build: conflict"),
     ("landing failed", "build: land-failed network"),
+    ("called off", "build: called-off"),
     ("poisoned", "build: poison"),
     ("person: approve", "build: person approve"),
     ("person: refile", "build: person refile Do it."),
@@ -221,6 +222,14 @@ fn states() -> Vec<State> {
                 row("landing failed", "it was the last try", "", "build: land-failed network").last_try(),
                 row("poisoned", "", "", "build: poison"),
                 row("cancelled", "", "", "cancel"),
+                row("cancelled", "a second time", "cancel", "cancel"),
+                row("landed", "it was cancelled, too late", "cancel", "build: landed"),
+                row("called off", "it was cancelled in time", "cancel", "build: called-off"),
+                row("rebased", "it was cancelled", "cancel", "build: rebased"),
+                row("landing rejected", "it was cancelled", "cancel", "build: conflict"),
+                row("landing failed", "it was cancelled, tries are left", "cancel", "build: land-failed network"),
+                row("landing failed", "it was cancelled, it was the last try", "cancel", "build: land-failed network")
+                    .last_try(),
             ],
         },
         State {

@@ -92,6 +92,10 @@ metrics! {
     Process Counter "llm_tokens_total" ["provider", "model", "direction"] "Tokens, direction input or output.";
     Process Counter "llm_cost_usd_total" ["provider", "model"] "US dollars that calls to models cost; nothing of models whose price nobody knows.";
     Process Gauge "reviewer_threshold" ["reviewer"] "The confidence that a reviewer's verdict must exceed, as a coordinator decides now.";
+    Process Gauge "reviewer_verdicts" ["reviewer", "result"] "Verdicts of the newest 10,000 tasks by whether people's decisions, reverts and changes that stood call them right, wrong or neither (unlabelled), as this process found them within ten minutes.";
+    Process Gauge "reviewer_changes" ["reviewer", "fate"] "Verdicts among those about changes that stood on their base branch for a week or were reverted; without a series where no process looks into git.";
+    Process Gauge "reviewer_right_ratio" ["reviewer", "confidence", "bound"] "Share of right verdicts among those with a label, by the tenth of confidence that they lie in: the share itself, and where its 95 % interval begins (low) and ends (high).";
+    Process Gauge "reviewer_suggested_threshold" ["reviewer"] "The threshold above which at least 80 % of a reviewer's verdicts are right as far as labels tell; without a series where there is none or there are too few labels.";
     Process Histogram "store_command_seconds" ["operation"] "How long store operations took, waiting for work excluded.";
     Process Gauge "build_info" ["version"] "Always 1.";
 }
@@ -118,6 +122,14 @@ pub struct Metrics {
     pub llm_cost: CounterVec,
     /// `refile_reviewer_threshold`
     pub reviewer_threshold: GaugeVec,
+    /// `refile_reviewer_verdicts`
+    pub reviewer_verdicts: GaugeVec,
+    /// `refile_reviewer_changes`
+    pub reviewer_changes: GaugeVec,
+    /// `refile_reviewer_right_ratio`
+    pub reviewer_right_ratio: GaugeVec,
+    /// `refile_reviewer_suggested_threshold`
+    pub reviewer_suggested_threshold: GaugeVec,
     /// `refile_store_command_seconds`
     pub store_command: HistogramVec,
 }
@@ -141,6 +153,13 @@ fn counter(registry: &Registry, name: &str) -> prometheus::Result<IntCounterVec>
     Ok(counter)
 }
 
+fn gauge(registry: &Registry, name: &str) -> prometheus::Result<GaugeVec> {
+    let d = definition(name);
+    let gauge = GaugeVec::new(Opts::new(d.name, d.help), d.labels)?;
+    registry.register(Box::new(gauge.clone()))?;
+    Ok(gauge)
+}
+
 /// A counter that grows by fractions.
 fn sum(registry: &Registry, name: &str) -> prometheus::Result<CounterVec> {
     let d = definition(name);
@@ -160,9 +179,6 @@ impl Metrics {
         let info = IntGaugeVec::new(Opts::new(build.name, build.help), build.labels)?;
         registry.register(Box::new(info.clone()))?;
         info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        let threshold = definition("refile_reviewer_threshold");
-        let reviewer_threshold = GaugeVec::new(Opts::new(threshold.name, threshold.help), threshold.labels)?;
-        registry.register(Box::new(reviewer_threshold.clone()))?;
         Ok(Self {
             job_duration: histogram(&registry, "refile_job_duration_seconds", &JOBS)?,
             job_wait: histogram(&registry, "refile_job_wait_seconds", &JOBS)?,
@@ -170,7 +186,11 @@ impl Metrics {
             llm_seconds: histogram(&registry, "refile_llm_request_seconds", &CALLS)?,
             llm_tokens: counter(&registry, "refile_llm_tokens_total")?,
             llm_cost: sum(&registry, "refile_llm_cost_usd_total")?,
-            reviewer_threshold,
+            reviewer_threshold: gauge(&registry, "refile_reviewer_threshold")?,
+            reviewer_verdicts: gauge(&registry, "refile_reviewer_verdicts")?,
+            reviewer_changes: gauge(&registry, "refile_reviewer_changes")?,
+            reviewer_right_ratio: gauge(&registry, "refile_reviewer_right_ratio")?,
+            reviewer_suggested_threshold: gauge(&registry, "refile_reviewer_suggested_threshold")?,
             store_command: histogram(&registry, "refile_store_command_seconds", &COMMANDS)?,
             registry,
         })
@@ -191,6 +211,29 @@ mod tests {
         }
     }
 
+    /// Every metric as a page for people.
+    fn page() -> String {
+        use std::fmt::Write as _;
+        let mut page = "# Metrics\n\nGenerated from `shared/telemetry/src/metrics.rs`; a test there fails when this page says \
+                        something else. Numbers of the fleet are kept by the store and exported by each coordinator alike: \
+                        take their maximum over instances. Numbers of a process are its own.\n\n\
+                        | name | kind | of | labels | |\n| --- | --- | --- | --- | --- |\n"
+            .to_owned();
+        for d in ALL {
+            let labels = d.labels.iter().map(|l| format!("`{l}`")).collect::<Vec<_>>().join(", ");
+            let (kind, of) = (format!("{:?}", d.kind).to_lowercase(), format!("{:?}", d.scope).to_lowercase());
+            let _ = writeln!(page, "| `{}` | {kind} | {of} | {labels} | {} |", d.name, d.help);
+        }
+        page
+    }
+
+    #[test]
+    fn the_page_of_metrics_says_what_there_is() {
+        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
+        let found = std::fs::read_to_string(&file).unwrap_or_default();
+        assert!(found == page(), "docs/metrics.md should be:\n{}", page());
+    }
+
     #[test]
     fn a_process_defines_what_is_listed() {
         let metrics = Metrics::new().unwrap();
@@ -202,6 +245,10 @@ mod tests {
         metrics.llm_tokens.with_label_values(&["p", "m", "input"]).inc();
         metrics.llm_cost.with_label_values(&["p", "m"]).inc_by(0.01);
         metrics.reviewer_threshold.with_label_values(&["r"]).set(0.6);
+        metrics.reviewer_verdicts.with_label_values(&["r", "right"]).set(1.0);
+        metrics.reviewer_changes.with_label_values(&["r", "stood"]).set(1.0);
+        metrics.reviewer_right_ratio.with_label_values(&["r", "0.9", "low"]).set(0.8);
+        metrics.reviewer_suggested_threshold.with_label_values(&["r"]).set(0.7);
         metrics.store_command.with_label_values(&["claim"]).observe(0.1);
         let gathered: Vec<String> = metrics.registry.gather().iter().map(|f| f.name().to_owned()).collect();
         assert_eq!(gathered.len(), names.len());

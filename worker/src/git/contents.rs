@@ -72,7 +72,7 @@ impl Mirror {
 }
 
 /// One object on each line.
-fn asking(blobs: &[String]) -> Vec<u8> {
+pub(super) fn asking(blobs: &[String]) -> Vec<u8> {
     blobs.iter().flat_map(|blob| [blob.as_str(), "\n"]).collect::<String>().into_bytes()
 }
 
@@ -98,7 +98,7 @@ fn listed(raw: &[u8]) -> Vec<(String, Result<String, Content>)> {
 }
 
 /// Reads `<object> blob <size>`, newline, content, newline.
-fn blobs_in(mut batch: &[u8]) -> Vec<&[u8]> {
+pub(super) fn blobs_in(mut batch: &[u8]) -> Vec<&[u8]> {
     let mut blobs = Vec::new();
     while let Some(end) = batch.iter().position(|b| *b == b'\n') {
         let head = String::from_utf8_lossy(&batch[..end]);

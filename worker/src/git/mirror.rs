@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use refile_forge::Login;
 use sha2::{Digest, Sha256};
@@ -12,12 +13,17 @@ use super::GitError;
 use super::names;
 use super::run::Git;
 
+/// What the name of the file ends with that those hold who use a mirror.
+pub(super) const USED: &str = "used";
+
 /// A repository, and the bare copy of it that the worker keeps.
 #[derive(Debug, Clone)]
 pub struct Mirror {
     url: String,
     git: Git,
     lock: std::path::PathBuf,
+    /// Held by all that use the mirror, so that it is not removed under them. Its time tells when it was used last.
+    _used: Arc<std::fs::File>,
 }
 
 /// What a branch must be for a push to change it.
@@ -37,6 +43,17 @@ pub enum Push {
     /// The branch is not what was expected, and was left alone.
     Moved,
 }
+
+/// What git and ssh say where a token or a key is not accepted.
+const REFUSED_CREDENTIALS: &[&str] = &[
+    "Authentication failed",
+    "could not read Username",
+    "could not read Password",
+    "terminal prompts disabled",
+    "Permission denied (publickey",
+    "error: 401",
+    "error: 403",
+];
 
 /// The first 12 bytes of the SHA-256, in hex.
 fn short_hash(text: &str) -> String {
@@ -69,7 +86,19 @@ impl Mirror {
         let hash = short_hash(url);
         let dir = folder.join(format!("{hash}.git"));
         let lock = folder.join(format!("{hash}.lock"));
-        let mirror = Self { url: url.to_owned(), git: Git::new(&dir, url), lock };
+        let used = folder.join(format!("{hash}.{USED}"));
+        let used = tokio::task::spawn_blocking({
+            let used = used.clone();
+            move || {
+                let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(used)?;
+                file.lock_shared()?;
+                file.set_modified(std::time::SystemTime::now()).map(|()| file)
+            }
+        })
+        .await
+        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+        .map_err(GitError::folder("lock", &used))?;
+        let mirror = Self { url: url.to_owned(), git: Git::new(&dir, url), lock, _used: Arc::new(used) };
         if dir.join("HEAD").exists() {
             return Ok(mirror);
         }
@@ -134,6 +163,9 @@ impl Mirror {
     /// Makes what git says of a fetch or a push a sentence that tells what to do.
     async fn explain(&self, error: GitError, branch: &str) -> GitError {
         let GitError::Failed { stderr, .. } = &error else { return error };
+        if REFUSED_CREDENTIALS.iter().any(|said| stderr.contains(said)) {
+            return GitError::Credentials { url: names::shown(&self.url), stderr: stderr.clone() };
+        }
         if stderr.contains("couldn't find remote ref") {
             return match self.branches("").await {
                 Ok(branches) => {
@@ -141,6 +173,11 @@ impl Mirror {
                 }
                 Err(error) => error,
             };
+        }
+        let denies =
+            ["could not read Username", "could not read Password", "Authentication failed", "Permission denied ("];
+        if denies.iter().chain(&["error: 401", "error: 403"]).any(|words| stderr.contains(words)) {
+            return GitError::Denied { url: names::shown(&self.url), stderr: stderr.clone() };
         }
         if ["does not appear to be a git repository", "does not exist", "not found"].iter().any(|s| stderr.contains(s))
         {
@@ -194,13 +231,14 @@ impl Mirror {
                     ["stale info", "fetch first", "non-fast-forward", "failed to update ref", "cannot lock ref"];
                 // A lock that somebody's crash left behind looks like a branch that moves, for ever.
                 let is_locked = output.stderr.contains("File exists");
+                let said = said(&output.stderr);
                 if !is_locked && moved.iter().any(|m| reason.contains(m)) {
                     return Ok(Push::Moved);
                 }
                 GitError::Refused {
                     url: names::shown(&self.url),
                     branch: branch.to_owned(),
-                    reason: advice(if reason.is_empty() || is_locked { output.stderr } else { reason }),
+                    reason: advice(if reason.is_empty() || is_locked { output.stderr } else { reason + &said }),
                 }
             }
             Err(error) => error,
@@ -223,8 +261,7 @@ impl Mirror {
 
     /// Waits for the file lock that all processes share; it is given back when the file is dropped.
     async fn locked(&self) -> Result<std::fs::File, GitError> {
-        let path = self.lock.clone();
-        lock(move || std::fs::File::create(&path)).await.map_err(GitError::folder("lock", &self.lock))
+        locked(self.lock.clone()).await
     }
 
     /// The turn to push to a repository of this machine, of all its workers: git brings a work tree along before it moves
@@ -236,6 +273,12 @@ impl Mirror {
         let folder = if git.is_dir() { git } else { folder.to_path_buf() };
         lock(move || std::fs::File::open(folder)).await.ok()
     }
+}
+
+/// Waits for the file lock of a mirror.
+pub(super) async fn locked(path: std::path::PathBuf) -> Result<std::fs::File, GitError> {
+    let file = path.clone();
+    lock(move || std::fs::File::create(&file)).await.map_err(GitError::folder("lock", &path))
 }
 
 /// Opens a file or a folder and waits for its lock.
@@ -258,6 +301,14 @@ fn rejection(porcelain: &str) -> String {
         .join("; ")
 }
 
+/// What the server's hooks said of a push, as the end of a sentence.
+fn said(stderr: &str) -> String {
+    const LINES: usize = 20;
+    let lines = stderr.lines().filter_map(|line| line.trim_start().strip_prefix("remote:"));
+    let words: Vec<&str> = lines.map(str::trim).filter(|line| !line.is_empty()).take(LINES).collect();
+    if words.is_empty() { String::new() } else { format!("; it says: {}", words.join("\n  ")) }
+}
+
 fn advice(reason: String) -> String {
     let is_dirty =
         ["unstaged changes", "staged changes", "Working directory", "untracked", "Could not update working tree"]
@@ -267,6 +318,9 @@ fn advice(reason: String) -> String {
         return format!(
             "{reason}\n  the branch is checked out there, and the files are not clean: commit or stash them there"
         );
+    }
+    if reason.contains("declined") || reason.contains("protected branch") {
+        return format!("{reason}\n  a rule or a hook there turned the push down: let this worker push to the branch");
     }
     if reason.contains("File exists") {
         return format!(

@@ -66,6 +66,15 @@ pub fn attempt_branches(task: &TaskId) -> String {
     format!("refile/{task}/")
 }
 
+/// Whether some system takes a file's name for `.git`: of another case, with trailing dots or spaces, as a short name or a
+/// stream, or with characters in it that are not seen.
+pub fn is_like_git(name: &str) -> bool {
+    let unseen = |c: &char| matches!(c, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}');
+    let plain: String = name.split(':').next().unwrap_or_default().chars().filter(|c| !unseen(c)).collect();
+    let plain = plain.trim_end_matches(['.', ' ']).to_lowercase();
+    plain == ".git" || plain == "git~1"
+}
+
 /// Whether the repository lies on this machine, so that its work tree can be brought along.
 pub fn is_local(url: &str) -> bool {
     url.starts_with("file://") || (!url.contains("://") && !url.split('/').next().is_some_and(|p| p.contains(':')))

@@ -29,6 +29,13 @@ const CONFIG: &[&str] = &[
     "fetch.recurseSubmodules=false",
     "diff.ignoreSubmodules=dirty",
     "commit.gpgSign=false",
+    "log.showSignature=false",
+    // What is larger is handled as binary, and never whole in memory.
+    "core.bigFileThreshold=32m",
+    // As many at once as there are cores.
+    "checkout.workers=0",
+    "core.protectNTFS=true",
+    "core.protectHFS=true",
 ];
 
 /// A repository's git directory, and optionally a work tree with an index of its own.

@@ -5,16 +5,21 @@
 //! starts with, so that `git diff HEAD` shows all that the change amounts to. The host writes that folder once, before
 //! any agent runs, and never reads it.
 
-use std::os::unix::fs::PermissionsExt;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::run::Git;
+use super::trash::{self, discard, remove};
 use super::{GitError, Mirror, names};
+use crate::process::{GIVEN, Guard, Reach, Sandbox};
 
 /// What the name of the folder beside a tree ends with.
 const SIDE: &str = "side";
-/// The lock's file in the folder beside a tree.
+/// The index in the folder beside a tree.
+const INDEX: &str = "index";
+/// The lock's file there.
 const LOCK: &str = "lock";
 
 /// A tree on disk; it and what lies beside it are removed when this is dropped.
@@ -24,6 +29,13 @@ pub struct Tree {
     side: PathBuf,
     git: Git,
     base: String,
+    /// What it was checked out from, a commit or a tree.
+    start: String,
+    guard: Option<Arc<Guard>>,
+    /// The repository that the tree borrows from: it is not removed while the tree is there.
+    mirror: Mirror,
+    /// Paths that git would not take, or that it would take for its own.
+    refused: Mutex<Vec<String>>,
     /// Held for as long as the tree is in use; the system gives it back when the process dies.
     _lock: std::fs::File,
 }
@@ -31,8 +43,9 @@ pub struct Tree {
 /// How old what a dead worker left must be to be removed: one that is being made has no lock yet.
 const LEFT_FOR: Duration = Duration::from_mins(1);
 
-/// Removes the trees in a folder that no living process uses.
+/// Removes the trees in a folder that no living process uses, and what was to be removed before.
 pub fn sweep(trees: &Path) {
+    trash::empty(trees);
     let Ok(entries) = std::fs::read_dir(trees) else { return };
     for side in entries.flatten().map(|entry| entry.path()).filter(|p| p.extension().is_some_and(|e| e == SIDE)) {
         let is_old =
@@ -42,8 +55,7 @@ pub fn sweep(trees: &Path) {
             Err(_) => true,
         };
         if is_old && is_free() {
-            remove(&side.with_extension(""));
-            remove(&side);
+            discard(&[&side.with_extension(""), &side]);
         }
     }
 }
@@ -57,7 +69,16 @@ impl Tree {
         base: &str,
         start: &str,
     ) -> Result<Self, GitError> {
-        let (branch, base, start) = (names::branch(branch)?, names::commit(base)?, names::commit(start)?);
+        names::branch(branch)?;
+        let mut tree = Self::bare(mirror, dir, start).await?;
+        names::commit(base)?.clone_into(&mut tree.base);
+        tree.make_comfortable(branch).await?;
+        Ok(tree)
+    }
+
+    /// Checks the files of a commit or tree out, for an attempt that is still to come.
+    pub(crate) async fn bare(mirror: &Mirror, dir: &Path, start: &str) -> Result<Self, GitError> {
+        let start = names::commit(start)?;
         let side = side_of(dir);
         for folder in [dir, side.as_path()] {
             remove(folder);
@@ -67,21 +88,58 @@ impl Tree {
         let lock = std::fs::File::create(&lock)
             .and_then(|file| file.lock().map(|()| file))
             .map_err(GitError::folder("lock", &lock))?;
-        let index = side.join("index");
-        let git = mirror.git().with_tree(dir, &index);
-        let tree = Self { dir: dir.to_owned(), side, git, base: base.to_owned(), _lock: lock };
+        let tree = Self {
+            dir: dir.to_owned(),
+            git: mirror.git().with_tree(dir, &side.join(INDEX)),
+            side,
+            base: String::new(),
+            start: start.to_owned(),
+            guard: None,
+            mirror: mirror.clone(),
+            refused: Mutex::default(),
+            _lock: lock,
+        };
         tree.git.ok(&["read-tree", start]).await?;
         tree.git.ok(&["checkout-index", "--all", "--force", "--quiet", "--index"]).await?;
-        tree.make_comfortable(mirror, branch).await?;
         Ok(tree)
     }
 
+    /// Makes one that was checked out ahead that of an attempt: what differs is brought along.
+    pub(crate) async fn turn_into(
+        mut self,
+        dir: &Path,
+        branch: &str,
+        base: &str,
+        start: &str,
+    ) -> Result<Self, GitError> {
+        let (branch, start, side) = (names::branch(branch)?, names::commit(start)?, side_of(dir));
+        for (from, to) in [(&self.side, side.as_path()), (&self.dir, dir)] {
+            remove(to);
+            let folder = to.parent().unwrap_or(to);
+            std::fs::create_dir_all(folder).map_err(GitError::folder("make", folder))?;
+            std::fs::rename(from, to).map_err(GitError::folder("move", to))?;
+        }
+        (self.dir, self.side) = (dir.to_owned(), side);
+        self.git = self.mirror.git().with_tree(dir, &self.side.join(INDEX));
+        names::commit(base)?.clone_into(&mut self.base);
+        if start != self.start {
+            self.git.ok(&["read-tree", "-m", "-u", &self.start, start]).await?;
+            start.clone_into(&mut self.start);
+        }
+        self.make_comfortable(branch).await?;
+        Ok(self)
+    }
+
+    /// The mirror that it was checked out from.
+    pub(crate) fn mirror(&self) -> &Mirror {
+        &self.mirror
+    }
+
     /// Makes the agent's own `.git`.
-    async fn make_comfortable(&self, mirror: &Mirror, branch: &str) -> Result<(), GitError> {
+    async fn make_comfortable(&self, branch: &str) -> Result<(), GitError> {
         let own = self.dir.join(".git");
         Git::new(&own, "the attempt's tree").ok(&["init", "--quiet", "--template="]).await?;
-        let objects =
-            std::path::absolute(mirror.git().dir().join("objects")).map_err(GitError::folder("find", &own))?;
+        let objects = self.borrowed();
         let head = own.join("refs/heads").join(branch);
         let config = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n\
                       [user]\n\tname = Refile\n\temail = refile@localhost\n[gc]\n\tauto = 0\n";
@@ -92,9 +150,14 @@ impl Tree {
             std::fs::write(&head, format!("{}\n", self.base))?;
             std::fs::write(own.join("HEAD"), format!("ref: refs/heads/{branch}\n"))?;
             std::fs::write(own.join("config"), config)?;
-            std::fs::copy(self.side.join("index"), own.join("index"))
+            std::fs::copy(self.side.join(INDEX), own.join("index"))
         };
         write().map(drop).map_err(GitError::folder("write", &own))
+    }
+
+    /// Git on the tree.
+    pub(super) fn git(&self) -> &Git {
+        &self.git
     }
 
     /// The folder that the agent works in.
@@ -107,10 +170,37 @@ impl Tree {
         &self.base
     }
 
-    /// Writes a file beside the tree, where no snapshot sees it, and gives its path.
+    /// The mirror's objects, which the agent's own repository borrows.
+    fn borrowed(&self) -> PathBuf {
+        let objects = self.mirror.git().dir().join("objects");
+        std::path::absolute(&objects).unwrap_or(objects)
+    }
+
+    /// The same tree, whose commands are confined.
+    #[must_use]
+    pub fn guarded(mut self, guard: Option<Arc<Guard>>) -> Self {
+        self.guard = guard;
+        self
+    }
+
+    /// The bounds of a command that works here; nothing where the worker sets none. Files that `command` names by absolute
+    /// paths can be read.
+    pub fn sandbox(&self, command: &[OsString], reach: Reach<'_>) -> Option<Sandbox> {
+        let guard = self.guard.as_ref()?;
+        Some(guard.sandbox((&self.dir, &self.side), &self.borrowed(), command, reach))
+    }
+
+    /// Paths that the last [`Tree::write`] left out: git would take them for its own, or does not take them at all.
+    pub fn refused(&self) -> Vec<String> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Writes a file beside the tree, where no snapshot sees it and commands may read it, and gives its path.
     pub fn put_beside(&self, name: &str, content: &[u8]) -> Result<PathBuf, GitError> {
-        let path = self.side.join(name);
-        std::fs::write(&path, content).map_err(GitError::folder("write", &path))?;
+        let path = self.side.join(GIVEN).join(name);
+        std::fs::create_dir_all(self.side.join(GIVEN))
+            .and_then(|()| std::fs::write(&path, content))
+            .map_err(GitError::folder("write", &path))?;
         std::path::absolute(&path).map_err(GitError::folder("find", &path))
     }
 
@@ -122,12 +212,13 @@ impl Tree {
         }
         let kept = self.submodules().await?;
         let dir = self.dir.clone();
-        tokio::task::spawn_blocking(move || forget_nested_repositories(&dir))
+        let odd = tokio::task::spawn_blocking(move || forget_nested_repositories(&dir))
             .await
             .unwrap_or_else(|error| Err(std::io::Error::other(error)))
             .map_err(GitError::folder("read", &self.dir))?;
         let mut args = vec!["add".to_owned(), "--all".to_owned(), "--".to_owned(), ".".to_owned()];
-        args.extend(kept.iter().map(|path| format!(":(top,exclude,literal){path}")));
+        args.extend(kept.iter().chain(&odd).map(|path| format!(":(top,exclude,literal){path}")));
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = odd;
         self.git.ok(&args).await?;
         Ok(self.git.ok(&["write-tree"]).await?.line())
     }
@@ -150,16 +241,16 @@ fn side_of(dir: &Path) -> PathBuf {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        remove(&self.dir);
-        remove(&self.side);
+        discard(&[&self.dir, &self.side]);
     }
 }
 
-/// Removes every `.git` below the top, so that git takes what lies there for plain files.
+/// Removes every `.git` below the top, so that git takes what lies there for plain files, and gives the paths that look to
+/// git as if they were one: it does not add them.
 ///
 /// Git would run `git status` inside a nested repository, with the filters that its configuration names.
-fn forget_nested_repositories(dir: &Path) -> std::io::Result<()> {
-    let mut folders = vec![dir.to_owned()];
+fn forget_nested_repositories(dir: &Path) -> std::io::Result<Vec<String>> {
+    let (mut folders, mut odd) = (vec![dir.to_owned()], Vec::new());
     while let Some(folder) = folders.pop() {
         let entries = match std::fs::read_dir(&folder) {
             Ok(entries) => entries,
@@ -170,31 +261,18 @@ fn forget_nested_repositories(dir: &Path) -> std::io::Result<()> {
         for entry in entries {
             let entry = entry?;
             let kind = entry.file_type()?;
-            if entry.file_name().eq_ignore_ascii_case(".git") {
+            let name = entry.file_name();
+            if name.eq_ignore_ascii_case(".git") {
                 if folder != dir {
                     if kind.is_dir() { remove(&entry.path()) } else { std::fs::remove_file(entry.path())? }
                 }
+            } else if names::is_like_git(&name.to_string_lossy()) {
+                let path = entry.path();
+                odd.push(path.strip_prefix(dir).unwrap_or(&path).to_string_lossy().into_owned());
             } else if kind.is_dir() {
                 folders.push(entry.path());
             }
         }
     }
-    Ok(())
-}
-
-/// Removes a folder, also where an agent left folders in it that may not be written.
-fn remove(dir: &Path) {
-    // More than once: a process that was killed a moment ago may still have written a file.
-    if (0..3).any(|_| std::fs::remove_dir_all(dir).is_ok() || dir.symlink_metadata().is_err()) {
-        return;
-    }
-    let mut folders = vec![dir.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let _ = std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700));
-        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
-        folders.extend(entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()));
-    }
-    if let Err(error) = std::fs::remove_dir_all(dir) {
-        tracing::warn!(dir = %dir.display(), %error, "a tree could not be removed");
-    }
+    Ok(odd)
 }

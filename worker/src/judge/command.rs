@@ -11,7 +11,7 @@ use super::Opinion;
 use super::packet::Packet;
 use crate::agent::{failed, not_started, resolve};
 use crate::git::Tree;
-use crate::process::{self, Command, without_secrets};
+use crate::process::{self, Command, Reach, without_secrets};
 use crate::workspace::Claim;
 
 /// Asks a program. It runs in a checkout of the change; `REFILE_DIFF_FILE` names the whole diff.
@@ -29,7 +29,9 @@ pub async fn ask(
         Ok(file) => file,
         Err(error) => return failed_before(error.failure()),
     };
-    let mut command = Command::new(resolve(&reviewer.command, config_dir), tree.dir(), reviewer.timeout.0);
+    let argv = resolve(&reviewer.command, config_dir);
+    let sandbox = tree.sandbox(&argv, Reach { network: reviewer.network.unwrap_or(false), ..Reach::default() });
+    let mut command = Command::new(argv, tree.dir(), reviewer.timeout.0).confined(sandbox);
     command.env = claim.environment(tree.base(), &reviewer.env);
     command.env.push(("REFILE_DIFF_FILE".into(), diff_file.into()));
     command.stdin = packet.text.clone().into_bytes();

@@ -9,7 +9,7 @@ use refile_core::verdict::{self, Format, Receipt, Verdict};
 
 use super::Opinion;
 use super::packet::Packet;
-use crate::llm::{Client, Message, Question, Role};
+use crate::llm::{Client, Message, Question};
 
 /// What every judge is told about the packet.
 const DATA: &str = "\
@@ -69,18 +69,25 @@ pub async fn ask(
         }
     };
     let schema = verdict::schema(format, predecessors);
-    let mut messages = vec![Message { role: Role::User, text: packet.text.clone() }];
+    let mut messages = vec![Message::user(packet.text.clone())];
     let started = Instant::now();
     for is_last in [false, true] {
+        // The limit is one for the whole review. Where it is over no call is made, and none is recorded.
+        let left = reviewer.timeout.0.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            let detail = format!("the {} of the review were over before the model could be asked", reviewer.timeout);
+            opinion.verdict = Err(Failure::new(FailureKind::Timeout, detail));
+            break;
+        }
         let question = Question {
             provider: reviewer.provider.as_deref().unwrap_or_default(),
             model,
             system,
             messages: &messages,
             max_tokens: reviewer.max_tokens,
-            // The limit is one for the whole review.
-            timeout: reviewer.timeout.0.saturating_sub(started.elapsed()),
+            timeout: left,
             schema: schema.as_ref(),
+            tools: &[],
         };
         let answer = client.ask(provider, &question).await;
         opinion.verdict = match &answer.text {
@@ -100,12 +107,12 @@ pub async fn ask(
         }
         match &opinion.verdict {
             Err(failure) if failure.kind.behaviour() == Behaviour::ReaskOnce && !is_last => {
-                messages.extend(answer.text.ok().map(|text| Message { role: Role::Assistant, text }));
+                messages.extend(answer.text.ok().map(Message::assistant));
                 let again = format!(
                     "Your reply could not be read: {}. Reply again with the JSON object alone, as it was described.",
                     failure.detail
                 );
-                messages.push(Message { role: Role::User, text: again });
+                messages.push(Message::user(again));
             }
             _ => break,
         }

@@ -11,9 +11,9 @@ use refile_core::task::PullRequest;
 use refile_core::{Outcome, Phase};
 use refile_forge::{Forge, ForgeError, Forges, Merge, Proposal, State, Thread, Verdict, text};
 
-use super::{LandJob, check_approved, failed_gate, landed_before, rebased, tidy};
+use super::LandJob;
+use super::fit::Fit;
 use crate::code::git;
-use crate::gates;
 use crate::git::{Expected, GitError, Mirror, Push, names};
 
 /// How many comments one landing adds.
@@ -29,17 +29,20 @@ async fn proposed(job: &LandJob<'_>, forges: &Forges, merging: Merging) -> Resul
     let task = site.task;
     let mirror = site.mirror().await.map_err(git)?;
     let base = mirror.fetch(&task.base).await.map_err(git)?;
-    if let Some(commit) = landed_before(job, &mirror, &base).await.map_err(git)? {
-        tidy(job, &mirror).await;
+    if let Some(commit) = job.landed_before(&mirror, &base).await.map_err(git)? {
+        job.tidy(&mirror).await;
         return Ok(Outcome::Landed { commit });
     }
     let forge = forges.of(&task.repository)?;
     let phase = task.phase(site.phase);
     if let Some(commit) = merged_before(forge.as_ref(), phase).await? {
-        tidy(job, &mirror).await;
+        job.tidy(&mirror).await;
         return Ok(Outcome::Landed { commit });
     }
-    check_approved(job, &mirror).await?;
+    if approval.called_off.is_some() {
+        return Ok(Outcome::CalledOff);
+    }
+    job.check_approved(&mirror).await?;
     if let Some(outcome) = misfit(job, &mirror, &base).await? {
         return Ok(outcome);
     }
@@ -64,7 +67,7 @@ async fn proposed(job: &LandJob<'_>, forges: &Forges, merging: Merging) -> Resul
         let message = text::message(task, approval);
         match forge.merge(pull_request.number, &approval.head, &message).await? {
             Merge::Done { commit } => {
-                tidy(job, &mirror).await;
+                job.tidy(&mirror).await;
                 return Ok(Outcome::Landed { commit });
             }
             Merge::NotYet { why } => {
@@ -105,22 +108,16 @@ async fn merged_before(forge: &dyn Forge, phase: Option<&Phase>) -> Result<Optio
 
 /// Why the change does not go onto the base as it is now, if it does not.
 async fn misfit(job: &LandJob<'_>, mirror: &Mirror, base: &str) -> Result<Option<Outcome>, Failure> {
-    let LandJob { site, change, approval, .. } = *job;
-    if base == change.base_commit {
+    if base == job.change.base_commit {
         return Ok(None);
     }
-    let merge = mirror.merge(base, &approval.head).await.map_err(git)?;
-    if !merge.conflicts.is_empty() {
-        let reason = format!("`{}` moved to {base}, and the change conflicts with it in", site.task.base);
-        return Ok(Some(Outcome::LandingRejected { gate: gates::conflict(&reason, &merge.conflicts) }));
+    match job.fit(mirror, base).await.map_err(git)? {
+        Fit::Same(tree) => {
+            let failed = job.failed_gate(mirror, base, &tree).await?;
+            Ok(failed.map(|gate| Outcome::LandingRejected { gate }))
+        }
+        other => job.misfit(mirror, base, other).await.map(Some),
     }
-    if let Some(gate) = failed_gate(job, mirror, base, &merge.tree).await? {
-        return Ok(Some(Outcome::LandingRejected { gate }));
-    }
-    if mirror.patch_id(base, &merge.tree).await.map_err(git)? != approval.patch_id {
-        return rebased(job, mirror, base, &merge.tree).await.map(Some);
-    }
-    Ok(None)
 }
 
 /// Puts the pull request's branch at what was approved. Commits that somebody else pushed to it are never overwritten.

@@ -13,6 +13,11 @@ use std::time::Duration;
 use refile_core::failure::{Failure, FailureKind, Scope};
 use serde_json::Value;
 
+/// The wait that a message asks for in words, in milliseconds.
+pub(crate) fn wait_in_words(message: &str) -> Option<u64> {
+    waits::in_words(message)
+}
+
 /// A row of the table. It fits where any of its conditions does; the first row that fits decides.
 struct Row {
     /// The status of the HTTP reply.

@@ -10,14 +10,18 @@ use refile_config::Provider;
 use refile_config::schema::ProviderKind;
 use refile_core::failure::{Failure, FailureKind};
 use reqwest::RequestBuilder;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{Message, Question, Role};
+use super::{Message, Question, Role, ToolCall};
 use crate::llm::classify::stopped;
 
 /// What a wire format makes of a reply.
 pub(super) struct Read {
     pub(super) text: Result<String, Failure>,
+    /// The tools that the model wants to have used.
+    pub(super) calls: Vec<ToolCall>,
+    /// What must go back as the provider wrote it.
+    pub(super) raw: Option<Value>,
     /// Those from a cache included.
     pub(super) input_tokens: u64,
     pub(super) cached_input_tokens: u64,
@@ -27,7 +31,14 @@ pub(super) struct Read {
 impl Read {
     /// Of a call that told nothing of what it used up.
     pub(super) fn failed(failure: Failure) -> Self {
-        Self { text: Err(failure), input_tokens: 0, cached_input_tokens: 0, output_tokens: 0 }
+        Self {
+            text: Err(failure),
+            calls: Vec::new(),
+            raw: None,
+            input_tokens: 0,
+            cached_input_tokens: 0,
+            output_tokens: 0,
+        }
     }
 }
 
@@ -81,18 +92,22 @@ fn of_openai(base: &str, method: &str) -> String {
     if host.contains('/') { format!("{base}/{method}") } else { format!("{base}/v1/{method}") }
 }
 
-/// Messages as three of the four formats write them.
-fn messages(messages: &[Message]) -> Vec<Value> {
-    let role = |role| if role == Role::User { "user" } else { "assistant" };
-    messages.iter().map(|m| json!({"role": role(m.role), "content": m.text})).collect()
-}
-
 /// The text, if there is one. The reason to stop is read before it: a reply that was cut off may look whole.
 fn text(stop: &str, text: String) -> Result<String, Failure> {
     match stopped(stop) {
         Some(failure) => Err(failure),
         None if text.trim().is_empty() => Err(empty()),
         None => Ok(text),
+    }
+}
+
+/// The words of a reply that may call tools: then there need be none, and it may have stopped for them.
+fn said(stop: &str, words: String, calls: &[ToolCall]) -> Result<String, Failure> {
+    let for_tools = ["tool_use", "tool_calls", "function_call"].contains(&stop);
+    match stopped(stop) {
+        _ if calls.is_empty() => text(stop, words),
+        Some(failure) if !for_tools => Err(failure),
+        _ => Ok(words),
     }
 }
 

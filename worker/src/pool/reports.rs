@@ -139,6 +139,7 @@ fn word(outcome: &Outcome) -> &'static str {
         Outcome::PullRequestOpen { .. } => "pull_request_open",
         Outcome::Rebased { .. } => "rebased",
         Outcome::LandingRejected { .. } => "landing_rejected",
+        Outcome::CalledOff => "called_off",
         Outcome::LandingFailed { .. } => "landing_failed",
     }
 }

@@ -1,14 +1,16 @@
 //! A task in a [`Place`], and what code and land jobs make of it.
 
-use refile_config::schema::{AgentType, PromptDelivery};
-use refile_config::{Agent, Gate, Span};
+use indexmap::IndexMap;
+use refile_config::bounds::DiffPolicy;
+use refile_config::{Agent, Baseline, Gate, Provider, Span, Strategy};
 use refile_core::decide::submission::{NewTask, Workflow, submit};
 use refile_core::event::Actor;
 use refile_core::task::{Approval, Change};
 use refile_core::{Outcome, Policy, Priority, Task, TaskId, Timestamp};
 use refile_store::artifacts::{Artifacts, Shelf};
 use refile_worker::code::{CodeJob, code};
-use refile_worker::land::{LandJob, land};
+use refile_worker::land::{LandJob, Leases, land, land_together};
+use refile_worker::llm::Client;
 
 use refile_worker::workspace::Site;
 
@@ -17,17 +19,29 @@ use super::Place;
 /// An agent that runs a shell script.
 pub fn agent(script: &str) -> Agent {
     Agent {
-        kind: AgentType::default(),
         command: vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()],
-        prompt: PromptDelivery::default(),
         timeout: Span::seconds(60),
-        env: Vec::new(),
-        model: None,
+        ..Agent::default()
     }
 }
 
+/// The client for models.
+pub fn client() -> Client {
+    // A second test of the process finds it installed.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Client::new().unwrap()
+}
+
 pub fn gate(name: &str, run: &str) -> Gate {
-    Gate { name: name.to_owned(), run: run.to_owned(), timeout: Span::seconds(60), required_change: None }
+    Gate {
+        name: name.to_owned(),
+        run: run.to_owned(),
+        timeout: Span::seconds(60),
+        network: None,
+        required_change: None,
+        retries: 0,
+        baseline: Baseline::Fail,
+    }
 }
 
 pub fn task(place: &Place, id: &str) -> Task {
@@ -59,11 +73,21 @@ pub struct Try<'a> {
     pub agent: Agent,
     pub gates: Vec<Gate>,
     pub keep_going: bool,
+    pub providers: IndexMap<String, Provider>,
+    pub diff_policy: DiffPolicy,
 }
 
 impl Try<'_> {
     pub fn script(script: &str) -> Self {
-        Self { attempt: 1, continue_from: None, agent: agent(script), gates: Vec::new(), keep_going: false }
+        Self {
+            attempt: 1,
+            continue_from: None,
+            agent: agent(script),
+            gates: Vec::new(),
+            keep_going: false,
+            providers: IndexMap::new(),
+            diff_policy: DiffPolicy::default(),
+        }
     }
 
     pub async fn run(&self, place: &Place, task: &Task) -> Outcome {
@@ -74,8 +98,11 @@ impl Try<'_> {
             prompt: "Do it well.",
             continue_from: self.continue_from,
             agent: &self.agent,
+            providers: &self.providers,
+            client: &client(),
             gates: &self.gates,
             keep_going: self.keep_going,
+            diff_policy: &self.diff_policy,
         })
         .await
     }
@@ -100,12 +127,61 @@ pub fn approval(change: &Change) -> Approval {
         patch_id: change.patch_id.clone(),
         overrides_gates: false,
         landed: None,
+        called_off: None,
     }
 }
 
 pub async fn land_with(place: &Place, task: &Task, change: &Change, approval: &Approval, gates: &[Gate]) -> Outcome {
+    land_as(Strategy::Squash, place, task, change, approval, gates).await
+}
+
+pub async fn land_as(
+    strategy: Strategy,
+    place: &Place,
+    task: &Task,
+    change: &Change,
+    approval: &Approval,
+    gates: &[Gate],
+) -> Outcome {
     let shelf = shelf_of(place, task, 90);
-    land(&LandJob { site: site(place, &shelf, task, 1, 90), approval, change, gates }).await
+    land(&LandJob { site: site(place, &shelf, task, 1, 90), approval, change, gates, strategy }).await
+}
+
+/// An approved change.
+pub struct Approved {
+    pub task: Task,
+    pub change: Change,
+    pub approval: Approval,
+}
+
+impl Approved {
+    /// What a script makes of the base as it is now.
+    pub async fn new(place: &Place, id: &str, script: &str) -> Self {
+        let task = task(place, id);
+        let change = Try::script(script).change(place, &task).await;
+        let approval = approval(&change);
+        Self { task, change, approval }
+    }
+}
+
+/// Lands several in one batch.
+pub async fn land_all(
+    strategy: Strategy,
+    place: &Place,
+    approved: &[Approved],
+    gates: &[Gate],
+    leases: &dyn Leases,
+) -> Vec<Outcome> {
+    let shelves: Vec<Shelf> = approved.iter().map(|a| shelf_of(place, &a.task, 90)).collect();
+    let jobs: Vec<LandJob<'_>> = approved
+        .iter()
+        .zip(&shelves)
+        .map(|(Approved { task, change, approval }, shelf)| {
+            let site = site(place, shelf, task, 1, 90);
+            LandJob { site, approval, change, gates, strategy }
+        })
+        .collect();
+    land_together(&jobs, leases).await
 }
 
 pub async fn land_change(place: &Place, task: &Task, change: &Change) -> Outcome {

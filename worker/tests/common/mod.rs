@@ -3,11 +3,13 @@
 
 pub mod fleet;
 pub mod model;
+pub mod tools;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use refile_worker::git::Mirror;
+use refile_worker::process::Guard;
 use refile_worker::workspace::Workspace;
 
 /// A repository on `main`, and a worker's folder.
@@ -51,6 +53,20 @@ impl Place {
         git(place.root.path(), &["clone", "-q", "--bare", "origin", "bare.git"]);
         place.origin = bare;
         place
+    }
+
+    /// A place whose commands run in the sandbox, which must work: `.ci/tools` installs it. `more` goes on the configuration.
+    pub async fn guarded(more: &str) -> Self {
+        let mut place = Self::bare();
+        place.workspace = place.workspace.clone().guarded(place.guard(more).await, u64::MAX);
+        place
+    }
+
+    pub async fn guard(&self, more: &str) -> std::sync::Arc<Guard> {
+        let file = self.root.path().join("refile.toml");
+        std::fs::write(&file, format!("sandbox = \"required\"\n[workers]\ndir = \"work\"\n{more}")).unwrap();
+        let (config, _) = refile_config::load(Some(&file), [], &[]).unwrap();
+        Guard::start(&config).await.unwrap()
     }
 
     pub fn url(&self) -> String {

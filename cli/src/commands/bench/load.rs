@@ -167,6 +167,7 @@ fn coded(claim: &Claim, number: u64) -> Outcome {
             head: hex(2, number, attempt),
             patch_id: hex(3, number, attempt),
             files: 1,
+            lines: 0,
             diff: None,
             summary: now_us().to_string(),
         },

@@ -6,6 +6,8 @@ set -eu
 stage=$1
 prompt=$stage/prompts/$REFILE_TASK_ID-$REFILE_ATTEMPT-$$
 cat > "$prompt"
+# Its worker was killed before it could say anything.
+[ -s "$prompt" ] || { rm -f "$prompt"; exit 1; }
 number=$(sed -n 's/^Number: //p' "$prompt")
 kind=$(sed -n 's/^Kind: //p' "$prompt")
 

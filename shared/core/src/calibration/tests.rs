@@ -3,7 +3,7 @@
 use super::*;
 
 fn sample(conf: f64, right: Option<bool>) -> Sample {
-    Sample { reviewer: "judge".to_owned(), verdict: VerdictKind::Approved, conf, right }
+    Sample { reviewer: "judge".to_owned(), verdict: VerdictKind::Approved, conf, right, fate: Fate::Unknown }
 }
 
 fn many(conf: f64, right: usize, wrong: usize) -> Vec<Sample> {

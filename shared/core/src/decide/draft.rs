@@ -7,8 +7,8 @@ use crate::failure::Failure;
 use crate::id::Timestamp;
 use crate::policy::{OnExhausted, Policy};
 use crate::task::{
-    Approval, Attempt, AttemptOutcome, Cause, Escalation, EscalationReason, Forgiven, Job, Phase, PhaseState, Queue,
-    Rejection, Task, TaskState, Usage,
+    Approval, Attempt, AttemptOutcome, Cause, Escalation, EscalationReason, Job, Phase, PhaseState, Queue, Rejection,
+    Task, TaskState, Usage,
 };
 use crate::text::normalised;
 
@@ -84,7 +84,7 @@ impl<'a> Draft<'a> {
     /// The attempts that the phase may have.
     pub(super) fn cap(&self) -> u32 {
         let phase = self.phase();
-        phase.limits.max_attempts.unwrap_or(self.policy.max_attempts).max(1).saturating_add(phase.granted)
+        self.policy.attempts(phase).saturating_add(phase.granted)
     }
 
     pub(super) fn count(&mut self, metric: &'static str, labels: &[&str]) {
@@ -174,23 +174,7 @@ impl<'a> Draft<'a> {
             self.phase_mut().granted = 0;
         }
         self.phase_mut().approval = None;
-        self.phase_mut().attempts.push(Attempt {
-            number,
-            agent: agent.clone(),
-            started_at,
-            finished_at: None,
-            prompt_digest: None,
-            change: None,
-            gates: Vec::new(),
-            reviews: Vec::new(),
-            agent_failures: Vec::new(),
-            land_failures: Vec::new(),
-            outcome: None,
-            led_by: None,
-            rejection: None,
-            transcript: None,
-            forgiven: Forgiven::default(),
-        });
+        self.phase_mut().attempts.push(Attempt::new(number, &agent, started_at));
         self.notify(What::AttemptStarted, format!("agent {agent}"));
         self.enqueue(Job::Code { agent }, 0);
     }
@@ -304,6 +288,7 @@ impl<'a> Draft<'a> {
             patch_id: change.patch_id,
             overrides_gates,
             landed: None,
+            called_off: None,
         });
         let name = self.phase().name.clone();
         let is_last = self.task.phases.iter().all(|p| p.name == name || p.state == PhaseState::Accepted);
@@ -363,6 +348,16 @@ impl<'a> Draft<'a> {
             attempt.outcome = outcome;
             attempt.finished_at = Some(now);
         }
+    }
+
+    /// Ends the task and every phase that is not over.
+    pub(super) fn cancel(&mut self) {
+        for at in 0..self.task.phases.len() {
+            if !self.task.phases[at].state.is_over() {
+                self.skip(at, Some(AttemptOutcome::Cancelled));
+            }
+        }
+        self.task.state = TaskState::Cancelled;
     }
 
     /// Parks the phase for a person.

@@ -4,7 +4,7 @@
 //! there counts while the phase waits, and a merge or a closing also while it works on the next attempt: it is a fact then.
 
 use super::draft::Draft;
-use super::{Refusal, Transition, What};
+use super::{Refusal, Transition, What, landing};
 use crate::event::{Actor, HumanReview, News};
 use crate::failure::{Failure, FailureKind};
 use crate::policy::OnExhausted;
@@ -25,6 +25,9 @@ fn human(login: &str) -> String {
 /// The change is proposed; people on the forge decide.
 pub(super) fn opened(draft: Draft<'_>, pull_request: &PullRequest) -> Result<Transition, Refusal> {
     let mut draft = draft.with_job_in(Queue::Land)?;
+    if landing::is_called_off(&draft) {
+        return Ok(landing::cancelled(draft));
+    }
     let attempt = draft.attempt()?.number;
     let phase = draft.phase_mut();
     let known = phase.pull_request.take().filter(|known| known.number == pull_request.number);
@@ -84,6 +87,7 @@ fn merged(
             patch_id: shown.map(|change| change.patch_id.clone()).unwrap_or_default(),
             overrides_gates: false,
             landed: None,
+            called_off: None,
         }
     });
     let is_this_attempts = draft.attempt()?.change.as_ref().is_some_and(|change| change.head == approval.head);

@@ -6,13 +6,16 @@ use super::{Refusal, Transition, What};
 use crate::failure::{Failure, FailureKind};
 use crate::gate::GateReport;
 use crate::policy::OnExhausted;
-use crate::task::{AttemptOutcome, Cause, Change, EscalationReason, Queue};
+use crate::task::{AttemptOutcome, Cause, Change, EscalationReason, Job, Queue};
 
 /// The change is on the base branch.
 pub(super) fn landed(draft: Draft<'_>, commit: &str) -> Result<Transition, Refusal> {
     let mut draft = draft.with_job_in(Queue::Land)?;
     if let Some(approval) = draft.phase_mut().approval.as_mut() {
         approval.landed = Some(commit.to_owned());
+    }
+    if is_called_off(&draft) {
+        draft.notify(What::Decided, "it was called off too late: the change is on the base");
     }
     draft.accept()?;
     Ok(draft.done())
@@ -21,6 +24,9 @@ pub(super) fn landed(draft: Draft<'_>, commit: &str) -> Result<Transition, Refus
 /// The base moved, and the change that was brought onto it is not the one that was reviewed: it is reviewed again.
 pub(super) fn rebased(draft: Draft<'_>, change: &Change) -> Result<Transition, Refusal> {
     let mut draft = draft.with_job_in(Queue::Land)?;
+    if is_called_off(&draft) {
+        return Ok(cancelled(draft));
+    }
     draft.notify(What::Rebased, format!("onto {}: reviewed again", change.base_commit));
     draft.attempt_mut()?.change = Some(change.clone());
     // Bounded like every other landing that did not come about: a base that moves for ever must not loop for ever.
@@ -41,6 +47,9 @@ pub(super) fn rebased(draft: Draft<'_>, change: &Change) -> Result<Transition, R
 /// A real conflict, or a gate that fails on the merged tree.
 pub(super) fn rejected(draft: Draft<'_>, gate: &GateReport) -> Result<Transition, Refusal> {
     let mut draft = draft.with_job_in(Queue::Land)?;
+    if is_called_off(&draft) {
+        return Ok(cancelled(draft));
+    }
     draft.count("gate_failures_total", &[&gate.name]);
     let rejection = gate_rejection(gate, &draft.task.base, Cause::Landing);
     draft.notify(What::LandingRejected, format!("{}: {}", gate.name, rejection.required_change));
@@ -54,11 +63,53 @@ pub(super) fn failed(draft: Draft<'_>, failure: &Failure) -> Result<Transition, 
     draft.notify(What::LandingFailed, failure.to_string());
     let tries = note_failure(&mut draft, failure)?;
     if tries >= draft.policy.max_land_failures as usize {
-        draft.escalate(EscalationReason::LandingFailed, failure.to_string());
+        if is_called_off(&draft) {
+            draft.notify(What::LandingFailed, "it could not be looked whether the change is on the base already");
+            return Ok(cancelled(draft));
+        }
+        let why = format!(
+            "the change is approved and could not be landed in {tries} tries; the last time: {}",
+            failure.detail
+        );
+        draft.escalate(EscalationReason::LandingFailed, why);
     } else {
         draft.requeue(tries, failure);
     }
     Ok(draft.done())
+}
+
+/// The task was called off while it was landing, and the change is not on the base.
+pub(super) fn called_off(draft: Draft<'_>) -> Result<Transition, Refusal> {
+    let draft = draft.with_job_in(Queue::Land)?;
+    if !is_called_off(&draft) {
+        return Err(Refusal::Stale("nobody called the task off".to_owned()));
+    }
+    Ok(cancelled(draft))
+}
+
+/// Calls a landing off. The change may be on the base already and nobody has been told: its job is put into the queue
+/// again, so that whoever has it now may land it no more, and whoever has it next says which it is.
+pub(super) fn call_off(draft: &mut Draft<'_>, by: &str) {
+    if let Some(approval) = draft.phase_mut().approval.as_mut() {
+        approval.called_off = Some(by.to_owned());
+    }
+    draft.notify(
+        What::Decided,
+        format!("cancelled by {by} while it lands: it is looked whether it is on the base already"),
+    );
+    draft.enqueue(Job::Land, 0);
+}
+
+pub(super) fn is_called_off(draft: &Draft<'_>) -> bool {
+    draft.phase().approval.as_ref().is_some_and(|approval| approval.called_off.is_some())
+}
+
+/// The end of a task that was called off in time.
+pub(super) fn cancelled(mut draft: Draft<'_>) -> Transition {
+    // The outcome ended it.
+    draft.phase_mut().job = None;
+    draft.cancel();
+    draft.done()
 }
 
 /// Notes a landing that did not come about and tells how many count.

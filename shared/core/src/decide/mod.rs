@@ -171,6 +171,7 @@ pub fn decide(task: &Task, event: &Event, policy: &Policy, now: Timestamp) -> Re
                 Outcome::PullRequestOpen { pull_request } => forge::opened(draft, pull_request),
                 Outcome::Rebased { change } => landing::rebased(draft, change),
                 Outcome::LandingRejected { gate } => landing::rejected(draft, gate),
+                Outcome::CalledOff => landing::called_off(draft),
                 Outcome::LandingFailed { failure } => landing::failed(draft, failure),
             }
         }

@@ -1,11 +1,12 @@
 //! What people decide.
 
 use super::draft::Draft;
+use super::landing;
 use super::{Refusal, Transition, What};
 use crate::calibration;
 use crate::event::{Actor, PersonDecision};
 use crate::gate;
-use crate::task::{AttemptOutcome, Cause, Decided, Forgiven, Job, PhaseState, Rejection, TaskState};
+use crate::task::{AttemptOutcome, Cause, Decided, Forgiven, Job, PhaseState, Rejection};
 use crate::text::{cut, plain_line};
 use crate::verdict::Verdict;
 
@@ -173,12 +174,16 @@ pub(super) fn cancelled(mut draft: Draft<'_>, by: &str) -> Result<Transition, Re
         let why = format!("task {} is {} already", draft.task.id, draft.task.state);
         return Err(Refusal::NotAllowed(why));
     }
-    for at in 0..draft.task.phases.len() {
-        if !draft.task.phases[at].state.is_over() {
-            draft.skip(at, Some(AttemptOutcome::Cancelled));
+    let by = &cut(&plain_line(by), MAX_NAME);
+    // It lands when all other phases are accepted. Who says it twice does not want to wait.
+    if let Some(phase) = draft.task.phases.iter().find(|p| p.job == Some(Job::Land)).map(|p| p.name.clone()) {
+        draft.turn_to(&phase);
+        if !landing::is_called_off(&draft) {
+            landing::call_off(&mut draft, by);
+            return Ok(draft.done());
         }
     }
-    draft.task.state = TaskState::Cancelled;
+    draft.cancel();
     draft.notify(What::Decided, format!("cancelled by {by}"));
     Ok(draft.done())
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Review, Usage, is_default};
-use crate::failure::FailureKind;
+use crate::failure::{Behaviour, FailureKind};
 use crate::id::Timestamp;
 use crate::verdict::Verdict;
 
@@ -69,6 +69,20 @@ impl Review {
             members: Vec::new(),
         }
     }
+
+    /// Whether it used anything up: a token, or a call that was not turned away at once. A failed review that cost something
+    /// is always counted, since one that is put back without a trace could cost again and again.
+    pub fn has_cost(&self) -> bool {
+        let was_turned_away = |call: &Call| {
+            let behaviour = call.failure.map(FailureKind::behaviour);
+            matches!(behaviour, Some(Behaviour::PauseProvider | Behaviour::StopPool))
+        };
+        self.usage.input_tokens > 0
+            || self.usage.output_tokens > 0
+            || self.usage.cost_micros > 0
+            || !self.calls.iter().all(was_turned_away)
+            || self.members.iter().any(Self::has_cost)
+    }
 }
 
 #[cfg(test)]
@@ -86,6 +100,34 @@ mod tests {
         for absent in ["prompt", "output", "calls"] {
             assert!(again.get(absent).is_none(), "{again}");
         }
+    }
+
+    #[test]
+    fn a_review_has_cost_where_any_call_was_not_turned_away() {
+        let call = |failure| Call { failure, ..Call::default() };
+        let of = |calls| Review { calls, ..Review::new("r", "", Verdict::retry("")) };
+        assert!(!of(Vec::new()).has_cost());
+        for (failure, cost) in [
+            (Some(FailureKind::RateLimit), false),
+            (Some(FailureKind::Quota), false),
+            (Some(FailureKind::Auth), false),
+            (None, true),
+            (Some(FailureKind::Malformed), true),
+            (Some(FailureKind::Refused), true),
+            // What was not waited for may have been paid for.
+            (Some(FailureKind::Timeout), true),
+        ] {
+            let one = of(vec![call(failure)]);
+            assert_eq!(one.has_cost(), cost, "{failure:?}");
+            let last = of(vec![call(failure), call(Some(FailureKind::RateLimit))]);
+            assert_eq!(last.has_cost(), cost, "{failure:?}");
+            let panel = Review { members: vec![of(Vec::new()), one], ..of(Vec::new()) };
+            assert_eq!(panel.has_cost(), cost, "{failure:?}");
+        }
+        let tokens = Call { input_tokens: 1, ..call(Some(FailureKind::RateLimit)) };
+        assert!(Review { usage: tokens.usage(), ..of(vec![tokens]) }.has_cost());
+        // Time alone costs nothing: a program that was turned away took some, too.
+        assert!(!Review { usage: Usage { wall_ms: 9, ..Usage::default() }, ..of(Vec::new()) }.has_cost());
     }
 
     #[test]

@@ -216,6 +216,9 @@ pub struct Change {
     pub patch_id: String,
     /// How many files differ.
     pub files: u32,
+    /// How many lines are added and removed; 0 where nobody counted.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub lines: u32,
     /// Where the diff lies in the artifact store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diff: Option<String>,
@@ -292,6 +295,10 @@ pub struct Approval {
     /// The commit on the base branch, once it is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub landed: Option<String>,
+    /// Who called the task off while it was landing: nothing is brought to the base any more, and it is only looked
+    /// whether it is there already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub called_off: Option<String>,
 }
 
 /// A task parked for a person.
@@ -378,6 +385,29 @@ impl Task {
     /// The highest attempt number that any phase is at.
     pub fn attempt_number(&self) -> u32 {
         self.phases.iter().filter_map(|p| p.attempts.last()).map(|a| a.number).max().unwrap_or(0)
+    }
+}
+
+impl Attempt {
+    /// An attempt that nothing has come of yet.
+    pub fn new(number: u32, agent: &str, started_at: Timestamp) -> Self {
+        Self {
+            number,
+            agent: agent.to_owned(),
+            started_at,
+            finished_at: None,
+            prompt_digest: None,
+            change: None,
+            gates: Vec::new(),
+            reviews: Vec::new(),
+            agent_failures: Vec::new(),
+            land_failures: Vec::new(),
+            outcome: None,
+            led_by: None,
+            rejection: None,
+            transcript: None,
+            forgiven: Forgiven::default(),
+        }
     }
 }
 

@@ -24,17 +24,18 @@ pub(super) fn judgement(reply: &str) -> Result<Answer, Unreadable> {
 /// The verdict of the only answer in the reply, or of several that agree.
 ///
 /// An echo of the schema is passed over. An answer that is broken makes the reply unreadable even where another is
-/// whole: to pick one would be a guess.
+/// whole: to pick one would be a guess. What stands between braces of prose is no answer, and one there that is not the
+/// same makes the reply unreadable, too: which of the two was meant is not known.
 fn the_one_answer<T: DeserializeOwned>(
     reply: &str,
     validate: fn(T) -> Result<Answer, Unreadable>,
 ) -> Result<Answer, Unreadable> {
-    let Found::Objects(texts) = objects(reply) else {
+    let Found::Objects { outermost, within } = objects(reply) else {
         let why = "the reply ends in the middle of an object".to_owned();
         return Err(Unreadable { kind: FailureKind::Truncated, why });
     };
     let mut answer: Option<Answer> = None;
-    for text in texts {
+    for text in outermost {
         let object = match serde_json::from_str::<Object>(text) {
             Ok(object) => object,
             // Not JSON and not about a verdict: a piece of code or of a log.
@@ -53,7 +54,14 @@ fn the_one_answer<T: DeserializeOwned>(
             _ => Some(found),
         };
     }
-    answer.ok_or_else(|| Unreadable::malformed("the reply holds no JSON object with a `verdict`"))
+    let answer = answer.ok_or_else(|| Unreadable::malformed("the reply holds no JSON object with a `verdict`"))?;
+    for object in within.into_iter().filter_map(|text| serde_json::from_str::<Object>(text).ok()) {
+        let is_answer = object.first("verdict").is_some() && !object.is_schema_echo();
+        if is_answer && !object.fit().and_then(validate).is_ok_and(|found| agree(&answer, &found)) {
+            return Err(Unreadable::malformed("the reply holds another verdict between braces, which is not the same"));
+        }
+    }
+    Ok(answer)
 }
 
 fn agree(one: &Answer, other: &Answer) -> bool {

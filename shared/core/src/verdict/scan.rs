@@ -3,19 +3,24 @@
 /// What a reply holds.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found<'a> {
-    /// The outermost objects, in order; each a balanced text from `{` to `}` that may still not be JSON.
-    Objects(Vec<&'a str>),
+    /// Objects in order, each a balanced text from `{` to `}` that may still not be JSON.
+    Objects {
+        /// The outermost ones.
+        outermost: Vec<&'a str>,
+        /// Those between braces of prose.
+        within: Vec<&'a str>,
+    },
     /// An object begins and the reply ends before it does.
     CutOff,
 }
 
-/// Finds the outermost objects.
+/// Finds the objects that are not part of another.
 ///
 /// A brace begins an object where a quote or the closing brace follows; any other brace is prose (`fn main() {`). What
-/// lies between a pair of prose braces is part of something else and no answer.
+/// lies between a pair of prose braces is part of something else and told apart.
 pub(super) fn objects(reply: &str) -> Found<'_> {
     let bytes = reply.as_bytes();
-    let mut found: Vec<&str> = Vec::new();
+    let (mut found, mut within): (Vec<&str>, Vec<&str>) = Default::default();
     // For each prose brace that is still open: how many objects had been found before it.
     let mut prose: Vec<usize> = Vec::new();
     let mut at = 0;
@@ -30,12 +35,12 @@ pub(super) fn objects(reply: &str) -> Found<'_> {
                 None => return Found::CutOff,
             },
             b'{' => prose.push(found.len()),
-            b'}' => found.truncate(prose.pop().unwrap_or(found.len())),
+            b'}' => within.extend(found.drain(prose.pop().unwrap_or(found.len())..)),
             _ => {}
         }
         at += 1;
     }
-    Found::Objects(found)
+    Found::Objects { outermost: found, within }
 }
 
 fn begins_object(after_brace: &[u8]) -> bool {
@@ -71,7 +76,12 @@ mod tests {
 
     #[track_caller]
     fn check(reply: &str, expect: &[&str]) {
-        assert_eq!(objects(reply), Found::Objects(expect.to_vec()));
+        check_all(reply, expect, &[]);
+    }
+
+    #[track_caller]
+    fn check_all(reply: &str, outermost: &[&str], within: &[&str]) {
+        assert_eq!(objects(reply), Found::Objects { outermost: outermost.to_vec(), within: within.to_vec() });
     }
 
     #[test]
@@ -84,8 +94,9 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_within_other_braces_is_no_answer() {
-        check(r#"{ note: {"b": 1} } {"c": 2}"#, &[r#"{"c": 2}"#]);
+    fn what_lies_within_other_braces_is_told_apart() {
+        check_all(r#"{ note: {"b": 1} } {"c": 2}"#, &[r#"{"c": 2}"#], &[r#"{"b": 1}"#]);
+        check_all(r#"{ a { {"b": 1} } {"c": 2} } {"d": 3}"#, &[r#"{"d": 3}"#], &[r#"{"b": 1}"#, r#"{"c": 2}"#]);
     }
 
     #[test]

@@ -56,6 +56,7 @@ pub(crate) const STEPS: &[&str] = &[
     "opened",
     "conflict",
     "land-failed network",
+    "called-off",
     "poison",
     "person approve",
     "person refile Do it again.",

@@ -131,6 +131,7 @@ impl World {
             "opened" => Outcome::PullRequestOpen { pull_request: pull_request(&phase) },
             "forge" => return self.news(&phase, rest),
             "conflict" => Outcome::LandingRejected { gate: gate("merge_conflict", false) },
+            "called-off" => Outcome::CalledOff,
             "land-failed" => Outcome::LandingFailed { failure: failure(rest) },
             "poison" => return Event::Poisoned { phase: phase.name, why: "was delivered 6 times".to_owned() },
             "cancel" => return Event::Cancelled { by: "operator".to_owned() },
@@ -160,6 +161,7 @@ impl World {
             head: format!("head{}", self.step),
             patch_id: format!("patch{}", self.step),
             files: 1,
+            lines: 0,
             diff: None,
             summary: String::new(),
         }

@@ -283,8 +283,10 @@ fn is_away(error: &RedisError) -> bool {
         || error.is_connection_dropped()
         || error.is_connection_refusal()
         || error.is_timeout()
-        // The library has lost all nodes of a cluster, or does not know them yet.
+        // The library has lost all nodes of a cluster, does not know them yet, or has them mixed up after a restart; a new
+        // connection learns who has what.
         || error.kind() == redis::ErrorKind::ClusterConnectionNotFound
+        || matches!(code, "MOVED" | "ASK")
         || matches!(code, "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY" | "OOM" | "NOREPLICAS")
         // A script that is refused names the cause in its text.
         || ["READONLY", "OOM command not allowed", "MISCONF"].iter().any(|word| error.to_string().contains(word))

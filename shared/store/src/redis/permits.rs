@@ -3,30 +3,44 @@
 //! They are kept in the first partition, whichever partition a job lies in, and each runs out with its lease. A claim
 //! looks how much room there is, claims no more than that, and takes the permits; where another was quicker the job goes
 //! back uncharged.
+//!
+//! Where nothing but landings is limited, most claims are for other jobs and should not pay for a look: such a claim goes
+//! by what this process holds itself, until it was refused a landing; then it looks, until it sees room.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{RedisStore, replies, scripts};
 use crate::Result;
-use crate::model::{Claim, Lane, Lease, Limits};
+use crate::model::{Claim, LANDING, Lane, Lease, Limits};
 
 /// What leases of this process hold.
 #[derive(Debug, Default)]
-pub(super) struct Permits(Mutex<HashMap<Lease, Vec<String>>>);
+pub(super) struct Permits {
+    held: Mutex<HashMap<Lease, Vec<String>>>,
+    /// Whether other processes hold what landings here would need.
+    crowded: AtomicBool,
+}
 
-/// How much room there is, as `claim.lua` takes it.
-pub(super) fn room(limits: &Limits, held: &HashMap<String, u32>) -> (HashMap<String, u32>, i64) {
+/// How much room there is by name, and of what is not named.
+fn room(limits: &Limits, held: &HashMap<String, u32>) -> HashMap<String, u32> {
     let left = |name: &String, most: u32| most.saturating_sub(held.get(name).copied().unwrap_or(0));
     let mut room: HashMap<String, u32> =
         limits.named.iter().map(|(name, most)| (name.clone(), left(name, *most))).collect();
-    if let Some(each) = limits.each_repository {
-        for name in held.keys().filter(|name| name.starts_with("repository:")) {
+    for (kind, each) in [("repository:", limits.each_repository), (LANDING, limits.each_landing)] {
+        let Some(each) = each else { continue };
+        for name in held.keys().filter(|name| name.starts_with(kind)) {
             room.entry(name.clone()).or_insert_with(|| left(name, each));
         }
     }
-    (room, limits.each_repository.map_or(-1, i64::from))
+    room
+}
+
+/// What a limit says of names that are not there yet; -1 for none.
+fn of_each(limit: Option<u32>) -> i64 {
+    limit.map_or(-1, i64::from)
 }
 
 fn lease_name(lease: &Lease) -> String {
@@ -34,8 +48,17 @@ fn lease_name(lease: &Lease) -> String {
 }
 
 impl Permits {
+    /// How many this process holds, by name.
+    fn own(&self) -> HashMap<String, u32> {
+        let mut own = HashMap::new();
+        for name in self.locked().values().flatten().filter_map(|member| member.split('\u{1e}').next()) {
+            *own.entry(name.to_owned()).or_default() += 1;
+        }
+        own
+    }
+
     fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<Lease, Vec<String>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -45,10 +68,16 @@ impl RedisStore {
         if limits.is_empty() {
             return Ok(Vec::new());
         }
-        let held: HashMap<String, u32> =
-            replies::read(scripts::PERMITS.name, self.run(0, &scripts::PERMITS, &[b"room"]).await?)?;
-        let (room, anywhere) = room(limits, &held);
-        rmp_serde::to_vec(&(room, anywhere, &limits.providers))
+        let held = if limits.is_for_landings_alone() && !self.permits.crowded.load(Ordering::Relaxed) {
+            self.permits.own()
+        } else {
+            replies::read(scripts::PERMITS.name, self.run(0, &scripts::PERMITS, &[b"room"]).await?)?
+        };
+        let room = room(limits, &held);
+        let is_crowded = room.iter().any(|(name, left)| *left == 0 && name.starts_with(LANDING));
+        self.permits.crowded.fetch_and(is_crowded, Ordering::Relaxed);
+        let each = (of_each(limits.each_repository), of_each(limits.each_landing));
+        rmp_serde::to_vec(&(room, each.0, &limits.providers, each.1))
             .map_err(|e| crate::StoreError::Engine { operation: "claim", source: Box::new(e) })
     }
 
@@ -64,6 +93,9 @@ impl RedisStore {
         }
         let names: Vec<Vec<(String, u32)>> =
             claims.iter().map(|c| limits.of(&Lane::of(&c.task, &c.lease.phase))).collect();
+        if names.iter().all(Vec::is_empty) {
+            return Ok((claims, Vec::new()));
+        }
         let mut arguments = vec!["take".to_owned(), lease.as_millis().to_string()];
         for (claim, names) in claims.iter().zip(&names) {
             arguments.extend([lease_name(&claim.lease), names.len().to_string()]);
@@ -73,7 +105,7 @@ impl RedisStore {
         let members = |claim: &Claim, names: &[(String, u32)]| {
             names.iter().map(|(name, _)| format!("{name}\u{1e}{}", lease_name(&claim.lease))).collect::<Vec<_>>()
         };
-        for (claim, names) in claims.iter().zip(&names) {
+        for (claim, names) in claims.iter().zip(&names).filter(|(_, names)| !names.is_empty()) {
             self.permits.locked().insert(claim.lease.clone(), members(claim, names));
         }
         let taken: Vec<u8> =
@@ -84,6 +116,7 @@ impl RedisStore {
                 granted.push(claim);
             } else {
                 self.permits.locked().remove(&claim.lease);
+                self.permits.crowded.store(true, Ordering::Relaxed);
                 refused.push(claim.lease);
             }
         }

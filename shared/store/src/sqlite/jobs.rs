@@ -55,7 +55,8 @@ pub(super) fn claim(tx: &mut Tx<'_>, request: &ClaimRequest) -> Result<Claimed> 
         while claimed.jobs.len() < request.max {
             let left = request.max - claimed.jobs.len();
             // With one lane nobody else's turn is passed over: then its jobs come together.
-            let only = if left > 1 && request.limits.is_empty() { lanes::only_lane(tx, queue)? } else { None };
+            let only = if left > 1 { lanes::only_lane(tx, queue)? } else { None };
+            let only = only.filter(|line| room.is_unlimited(&line.lane));
             let (line, most) = match only {
                 Some(line) => (line, left),
                 None => match next_line(tx, queue, &mut room)? {

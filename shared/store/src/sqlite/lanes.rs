@@ -167,6 +167,11 @@ impl<'l> Room<'l> {
         Ok(room)
     }
 
+    /// Whether no limit is for jobs of this lane.
+    pub(super) fn is_unlimited(&self, lane: &str) -> bool {
+        self.limits.is_empty() || self.limits.of(&Lane::parse(lane)).is_empty()
+    }
+
     fn is_for(&self, lane: &str) -> bool {
         let held = |name: &String| self.held.get(name).copied().unwrap_or(0);
         self.limits.is_empty() || self.limits.of(&Lane::parse(lane)).iter().all(|(name, most)| held(name) < *most)

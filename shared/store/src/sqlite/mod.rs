@@ -60,7 +60,7 @@ struct Inner {
     bell: Arc<Bell>,
     readers: reads::Readers,
     permits: Semaphore,
-    /// Whether anybody claims under limits: then the end of a job makes room for another.
+    /// Whether anybody claims under limits that are not for landings alone: then the end of any job makes room for another.
     limited: AtomicBool,
     observer: Option<Observer>,
 }
@@ -154,7 +154,7 @@ impl Store for SqliteStore {
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claim>> {
         let deadline = end_of(request.wait);
-        self.0.limited.fetch_or(!request.limits.is_empty(), Ordering::Relaxed);
+        self.0.limited.fetch_or(!request.limits.is_for_landings_alone(), Ordering::Relaxed);
         let _waiting = (!request.wait.is_zero()).then(|| self.0.bell.wait());
         loop {
             // Interest is registered before looking, so that nothing is missed in between.
@@ -193,10 +193,11 @@ impl Store for SqliteStore {
     }
 
     async fn report(&self, reports: &[Report]) -> Result<Vec<Reported>> {
+        let ends_landing = reports.iter().any(|r| r.outcome.is_of_landing());
         let encoded = reports.iter().map(|r| Ok((r.lease.clone(), bytes("report", &r.outcome)?)));
         let reports = encoded.collect::<Result<Vec<_>>>()?;
         let reported = self.write("report", move |tx| jobs::report(tx, &reports)).await;
-        if self.0.limited.load(Ordering::Relaxed) {
+        if ends_landing || self.0.limited.load(Ordering::Relaxed) {
             self.0.bell.jobs.notify_waiters();
         }
         reported

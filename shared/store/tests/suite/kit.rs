@@ -130,6 +130,7 @@ pub(crate) fn coded(head: &str) -> Outcome {
         head: head.to_owned(),
         patch_id: format!("patch-{head}"),
         files: 1,
+        lines: 0,
         diff: None,
         summary: String::new(),
     };

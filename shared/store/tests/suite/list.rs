@@ -24,6 +24,9 @@ macro_rules! conformance {
                 a_job_that_nobody_survives_is_poison,
                 a_cancelled_task_takes_its_worker_off,
                 a_waiting_claim_is_woken_by_another_handle;
+            landing: landings_on_one_branch_are_limited,
+                who_has_a_landing_may_take_more,
+                landings_do_not_limit_other_jobs;
             pausing: a_paused_queue_hands_nothing_out,
                 a_pause_ends_by_itself,
                 a_pause_of_a_provider_is_kept_until_it_is_ended,

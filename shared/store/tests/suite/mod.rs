@@ -3,6 +3,7 @@
 pub(crate) mod kit;
 pub(crate) mod submitting;
 pub(crate) mod working;
+pub(crate) mod landing;
 pub(crate) mod pausing;
 pub(crate) mod deciding;
 pub(crate) mod damage;

@@ -83,11 +83,8 @@ pub(crate) async fn limits_hold_and_nobody_leaks_a_permit(harness: &impl Harness
     let (store, other) = (harness.store().await, harness.store().await);
     let line = |name, repository| (name, repository, Priority::Normal);
     add_so(&store, &[line("a1", "a"), line("a2", "a"), line("a3", "a"), line("b1", "b"), line("b2", "b")]).await;
-    let limits = Limits {
-        named: [("repository:b".to_owned(), 2)].into(),
-        each_repository: Some(1),
-        providers: std::collections::BTreeMap::new(),
-    };
+    let limits =
+        Limits { named: [("repository:b".to_owned(), 2)].into(), each_repository: Some(1), ..Limits::default() };
     let limits = Arc::new(limits);
     let ask = |owner: &str, lease| ClaimRequest { limits: limits.clone(), ..request(owner, 9, lease) };
     let names = |claims: &[Claim]| claims.iter().map(|c| c.task.id.to_string()).collect::<Vec<_>>();
@@ -154,7 +151,7 @@ pub(crate) async fn a_limit_of_an_agent_or_a_provider_holds(harness: &impl Harne
     let limits = |named: &[(&str, u32)], providers: &[&str]| {
         let named = named.iter().map(|(name, most)| ((*name).to_owned(), *most)).collect();
         let providers = [(agent.clone(), providers.iter().map(|name| (*name).to_owned()).collect())].into();
-        Arc::new(Limits { named, each_repository: None, providers })
+        Arc::new(Limits { named, providers, ..Limits::default() })
     };
     let by_agent = limits(&[(&agent, 1)], &[]);
     let by_provider = limits(&[("provider:p", 2)], &["provider:p"]);

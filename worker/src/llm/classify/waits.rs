@@ -104,7 +104,7 @@ fn duration_ms(text: &str) -> Option<f64> {
 }
 
 /// What a message says of it; gateways hand it on where they drop the headers.
-fn in_words(message: &str) -> Option<u64> {
+pub(super) fn in_words(message: &str) -> Option<u64> {
     let lower = message.to_lowercase();
     let rest = ["try again in ", "retry in ", "retry after "].iter().find_map(|words| lower.split_once(words))?.1;
     let bare = |word: &str| {

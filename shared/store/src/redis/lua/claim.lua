@@ -2,7 +2,7 @@
 --
 -- ARGV   owner, most jobs, lease in ms, limits (MessagePack, or the empty string for none), then the queues in order
 --        limits: room by name, room of a repository that is not named (or -1), list of
---        providers by agent or reviewer
+--        providers by agent or reviewer, room for landings on a base branch that is not named (or -1)
 -- Result {now in ms; for each: task/phase, entry, job; the queues that have more; for each: record, description, where
 --         they are few: large values are slow here, and many are read beside the script}
 --
@@ -27,8 +27,13 @@ end
 -- The names whose limits a lane's jobs count against.
 local function limited_names(lane)
   local repository, workflow, who = string.match(lane, '^(.-)\31(.-)\31(.*)$')
+  local base = string.match(who or '', '^land:(.*)$')
+  local landing = base and 'landing:' .. (repository or '') .. ' ' .. base
   repository = 'repository:' .. (repository or '')
-  local room, anywhere, providers = limits[1], limits[2], limits[3]
+  local room, anywhere, providers, landings = limits[1], limits[2], limits[3], limits[4]
+  if landing and landings >= 0 and not room[landing] then
+    room[landing] = landings
+  end
   if anywhere >= 0 and not room[repository] then
     room[repository] = anywhere
   end
@@ -41,6 +46,7 @@ local function limited_names(lane)
     end
   end
   add_all({repository, 'workflow:' .. (workflow or ''), who or ''})
+  add_all({landing})
   add_all(providers[who or ''] or {})
   return names
 end

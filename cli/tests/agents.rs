@@ -1,0 +1,110 @@
+//! The whole fleet with agents that are no mere commands: the built-in one, and one that speaks the Agent Client Protocol.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod common;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../worker/tests/common/model.rs"]
+mod model;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../worker/tests/common/tools.rs"]
+mod tools;
+
+use common::command::Desk;
+use model::{Model, Say};
+use refile_config::schema::ProviderKind;
+use serde_json::{Value, json};
+
+const KIND: ProviderKind = ProviderKind::Openai;
+
+/// A repository with a bug that a test shows, a gate that runs the test, and this agent.
+fn desk(agent: &str) -> Desk {
+    let place = Desk::new();
+    let config = format!(
+        "[repository]\nurl = \"repo\"\n[policy]\nbackoff = \"50ms\"\n{agent}\n\
+         [reviewers.strict]\ncommand = [\"sh\", \"-c\", \"echo APPROVE\"]\n\
+         [[gates]]\nname = \"test\"\nrun = \"sh test.sh\"\n"
+    );
+    place.write("refile.toml", &config);
+    place.write("repo/add.sh", "echo $(($1 - $2))\n");
+    place.write("repo/test.sh", "test \"$(sh add.sh 2 3)\" = 5 || { echo '2 + 3 is not 5'; exit 1; }\n");
+    place.git(&["add", "--all"]);
+    place.git(&["commit", "--quiet", "--message=A bug"]);
+    place
+}
+
+fn call(name: &str, arguments: Value) -> Say {
+    tools::call(KIND, name, arguments)
+}
+
+fn edit(old: &str, new: &str) -> Say {
+    call("edit", json!({"path": "add.sh", "old": old, "new": new}))
+}
+
+fn done() -> Say {
+    call("done", json!({"summary": "It adds."}))
+}
+
+/// The fleet with the built-in agent, whose model says this.
+async fn with_model(say: Vec<Say>) -> (Desk, Model) {
+    let model = Model::start(say).await;
+    let agent = format!(
+        "[agents.built-in]\ntype = \"llm\"\nmodel = \"p/gpt-4.1\"\n\
+         [providers.p]\nkind = \"openai\"\nbase_url = \"{}\"\n",
+        model.address
+    );
+    (desk(&agent), model)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_models_work_goes_back_from_the_gate_and_lands() {
+    let bash = || call("bash", json!({"command": "sh test.sh"}));
+    let say = vec![edit("-", "*"), done(), bash(), edit("*", "+"), bash(), done()];
+    let (place, model) = with_model(say).await;
+    let task = place.submit("Make add.sh add");
+    place.run(&["up", "--drain"]).must(0, &[]);
+    let shown = place.json(&["task", "show", &task]);
+    let attempts = shown["attempts"].as_array().unwrap();
+    assert_eq!((&shown["state"], attempts.len()), (&json!("merged"), 2), "{shown:#}");
+    assert_eq!(attempts[0]["required_change"], "Fix the failing tests listed in the gate output");
+    assert_eq!(place.git(&["show", "main:add.sh"]), "echo $(($1 + $2))");
+    // Six answers of 15 tokens in and 4 out, at 2, 0.5 and 8 dollars for a million.
+    let spent = &shown["spent"];
+    assert_eq!((&spent["input_tokens"], &spent["output_tokens"]), (&json!(90), &json!(24)));
+    assert!((324..=336).contains(&spent["cost_micros"].as_u64().unwrap()), "{spent}");
+    let asked = model.asked();
+    let second = asked[2].2["messages"][1]["content"].as_str().unwrap();
+    assert!(second.starts_with("## ATTEMPT #2") && second.contains("2 + 3 is not 5"), "{second}");
+    let log = place.ok(&["task", "log", &task, "--full"]);
+    assert!(log.contains("> edit {") && log.contains("! exit code 1"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_turns_the_agent_away_is_waited_for_and_nobody_is_charged() {
+    let limited = || {
+        let body = r#"{"error": {"message": "Rate limit reached", "code": "rate_limit_exceeded"}}"#;
+        Say::Reply(429, vec![("retry-after", "1".to_owned())], body.to_owned())
+    };
+    let (place, model) = with_model(vec![limited(), edit("-", "+"), limited(), done()]).await;
+    let task = place.submit("Make add.sh add");
+    place.run(&["up", "--drain"]).must(0, &["put back, uncharged: it would fail again now"]);
+    let shown = place.json(&["task", "show", &task]);
+    let attempts = shown["attempts"].as_array().unwrap();
+    assert_eq!((&shown["state"], attempts.len(), model.asked().len()), (&json!("merged"), 1, 4), "{shown:#}");
+    assert!(attempts[0]["agent_failures"].as_array().is_none_or(Vec::is_empty), "{shown:#}");
+    assert_eq!(shown["spent"]["output_tokens"], 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_over_the_protocol_lands_its_change() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../worker/tests/scripts/acp_agent.py");
+    let agent = format!("[agents.acp]\ntype = \"acp\"\ncommand = [\"python3\", {script:?}, \"end_turn\", \".\"]\n");
+    let place = desk(&agent);
+    place.write("repo/add.sh", "echo $(($1 + $2))\n");
+    place.git(&["commit", "--quiet", "--all", "--message=It adds"]);
+    let task = place.submit("Write new.txt");
+    place.run(&["up", "--drain"]).must(0, &[]);
+    assert_eq!(place.json(&["task", "show", &task])["state"], "merged");
+    assert_eq!(place.git(&["show", "main:new.txt"]), "new");
+    assert!(place.ok(&["task", "log", &task, "--full"]).contains("As far as I came."));
+}

@@ -1,0 +1,5 @@
+set -eu
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cc -std=c99 -Wall -o "$dir/test" clamp.c test.c
+"$dir/test"

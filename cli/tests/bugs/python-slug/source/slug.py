@@ -1,0 +1,6 @@
+import re
+
+
+def slug(title):
+    """A title as a part of an address: small letters and digits with single dashes between them."""
+    return title.lower().replace(" ", "-")

@@ -1,0 +1,106 @@
+//! What a gate says of the untouched base: looked at where a gate with `baseline = "warn"` or `"ignore"` failed on a change.
+//!
+//! A gate runs on a base commit once for all workers that share a folder. What it said is kept there, by the repository, the
+//! commit and the gate's command; a lock keeps two workers from finding it out at the same time.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use refile_config::Gate;
+use refile_core::failure::{Failure, FailureKind};
+use serde::{Deserialize, Serialize};
+
+use super::{Gates, Said, runs, words};
+use crate::agent::digest;
+use crate::git::Mirror;
+use crate::process::Exit;
+use crate::workspace::Workspace;
+
+/// How long what was found out is kept after it was last written.
+const KEPT: Duration = Duration::from_hours(14 * 24);
+/// How often a worker looks whether the one that finds it out is done.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Where bases are checked out and what was found out is kept.
+#[derive(Debug, Clone, Copy)]
+pub struct Bases<'a> {
+    /// The worker's folder.
+    pub workspace: &'a Workspace,
+    /// The task's repository.
+    pub mirror: &'a Mirror,
+    /// The base branch.
+    pub branch: &'a str,
+}
+
+/// What is known of a gate on a base.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct OnBase {
+    /// Whether it passes there, or cannot run there at all.
+    pub(super) passes: bool,
+    /// All that it printed there.
+    pub(super) output: String,
+}
+
+/// What a gate says of a base.
+pub(super) async fn on_base(gates: &Gates<'_>, bases: Bases<'_>, gate: &Gate, base: &str) -> Result<OnBase, Failure> {
+    let dir = bases.workspace.dir().join("baselines");
+    let wrong = |error: std::io::Error| {
+        Failure::new(FailureKind::Configuration, format!("cannot use {}: {error}", dir.display()))
+    };
+    std::fs::create_dir_all(&dir).map_err(wrong)?;
+    let file = dir.join(format!("{}.json", name(gate, &bases.mirror.shown(), base)));
+    if let Some(known) = read(&file) {
+        return Ok(known);
+    }
+    // Held until this is done or dropped; the system lets go of it where the worker dies.
+    let _lock = lock(&file.with_extension("lock")).await.map_err(wrong)?;
+    if let Some(known) = read(&file) {
+        return Ok(known);
+    }
+    tracing::info!(gate = gate.name, base, "the gate is run on the untouched base");
+    let failure = |error: crate::git::GitError| error.failure();
+    let Bases { workspace, mirror, branch } = bases;
+    let part = Some("baseline");
+    let tree = workspace.tree_of(part, mirror, gates.claim, branch, base, base).await.map_err(failure)?;
+    let Said { passed, output, exit, .. } = runs(gates, gate, &tree, base, &words(gate)).await?;
+    // What it runs may come with the change. That is no failure which the base has as well.
+    let found = OnBase { passes: passed || matches!(exit, Exit::Code(126 | 127)), output };
+    keep(&dir, &file, &found).map_err(wrong)?;
+    Ok(found)
+}
+
+/// The name of what is known: nothing that can change what a gate says may be the same under one name.
+fn name(gate: &Gate, repository: &str, base: &str) -> String {
+    digest(format!("{repository}\n{base}\n{}\n{}\n{}", gate.timeout.as_millis(), gate.retries, gate.run))
+}
+
+fn read(file: &Path) -> Option<OnBase> {
+    serde_json::from_slice(&std::fs::read(file).ok()?).ok()
+}
+
+async fn lock(path: &Path) -> std::io::Result<File> {
+    let file = File::options().create(true).write(true).truncate(false).open(path)?;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => tokio::time::sleep(LOOK).await,
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+}
+
+/// Writes what was found out, whole or not at all, and removes what is old.
+fn keep(dir: &Path, file: &PathBuf, found: &OnBase) -> std::io::Result<()> {
+    let new = file.with_extension("new");
+    std::fs::write(&new, serde_json::to_vec(found)?)?;
+    std::fs::rename(&new, file)?;
+    for entry in std::fs::read_dir(dir)?.flatten() {
+        let is_old = |at: std::time::SystemTime| at.elapsed().is_ok_and(|age| age > KEPT);
+        if entry.metadata().and_then(|m| m.modified()).is_ok_and(is_old) {
+            // Another worker may have been quicker.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+    Ok(())
+}

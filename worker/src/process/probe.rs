@@ -1,0 +1,117 @@
+//! Tries the sandbox once at the start, and says what holds and what does not.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use refile_config::Config;
+use refile_config::bounds::Sandbox as Wanted;
+
+use super::sandbox::{Guard, Reach};
+use super::{Command, cgroup, run};
+
+/// How long the trial may take.
+const TRIAL: Duration = Duration::from_secs(10);
+
+/// Writes its tree, and fails where it can write elsewhere or see what it must not: `$1` is a file beside the tree.
+const SCRIPT: &str = r#"
+echo x > here || exit 10
+if (echo x > /etc/refile-trial) 2> /dev/null; then exit 11; fi
+[ ! -e "$1" ] || exit 12
+[ "$(ls / | wc -l)" -gt 0 ] || exit 13
+echo it holds
+"#;
+
+impl Guard {
+    /// How the commands of this process are confined, tried and told. Fails where a sandbox is required and there is none.
+    pub async fn start(config: &Config) -> anyhow::Result<Arc<Self>> {
+        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let groups = cgroup::find(Path::new("/sys/fs/cgroup"), &own);
+        let open = Self::new(config, None, groups);
+        if config.sandbox == Wanted::Off {
+            tracing::warn!(
+                "sandbox = \"off\": agents, gates and command reviewers can do all that this user can do; {}",
+                open.bounds()
+            );
+            return Ok(Arc::new(open));
+        }
+        let tried = match find_bwrap() {
+            Some(bwrap) => {
+                let guard = Arc::new(Self { bwrap: Some(bwrap), ..open.clone() });
+                guard.try_out(&config.path(&config.workers.dir)).await.map(|()| guard)
+            }
+            None => Err(anyhow::anyhow!("the program `bwrap` is not installed")),
+        };
+        match tried {
+            Ok(guard) => {
+                tracing::info!(
+                    "the sandbox works: agents, gates and command reviewers write their tree alone and see no home, no \
+                     other process and nothing of the fleet; the network, this machine's own ports included, is open to \
+                     agents and to what has network = true; {}",
+                    guard.bounds()
+                );
+                Ok(guard)
+            }
+            Err(why) if config.sandbox == Wanted::Required => bail!(
+                "sandbox = \"required\", and there is none here: {why:#}\n  install bubblewrap (`apt-get install bubblewrap`) \
+                 and allow user namespaces (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns; \
+                 of a container its security options), or set sandbox = \"auto\""
+            ),
+            Err(why) => {
+                tracing::warn!(
+                    "there is NO SANDBOX here: {why:#}; agents, gates and command reviewers can do all that this user can \
+                     do, with the network; install bubblewrap and allow user namespaces, or set sandbox = \"required\" to \
+                     refuse this; {}",
+                    open.bounds()
+                );
+                Ok(Arc::new(open))
+            }
+        }
+    }
+
+    /// What bounds a command's use of the machine, in words.
+    pub fn bounds(&self) -> String {
+        let limits = &self.limits;
+        let memory = if self.groups.as_ref().is_some_and(|g| g.bounds_memory) { "the command" } else { "each process" };
+        let processes = if limits.processes > 0 && (self.groups.is_some() || self.counts_processes()) {
+            format!("processes ({})", limits.processes)
+        } else {
+            "NOT the number of processes".to_owned()
+        };
+        format!(
+            "limited: CPU time ({}), memory of {memory} ({} MiB), files ({} MiB), output, {processes}",
+            limits.cpu,
+            limits.memory_bytes >> 20,
+            limits.file_bytes >> 20
+        )
+    }
+
+    /// Really runs something.
+    async fn try_out(self: &Arc<Self>, workers: &Path) -> anyhow::Result<()> {
+        std::fs::create_dir_all(workers).with_context(|| format!("cannot make {}", workers.display()))?;
+        let place = tempfile::tempdir_in(workers).with_context(|| format!("cannot write {}", workers.display()))?;
+        let place_dir = place.path().canonicalize()?;
+        let (tree, side, secret) = (place_dir.join("tree"), place_dir.join("side"), place_dir.join("secret"));
+        for folder in [&tree, &side] {
+            std::fs::create_dir(folder)?;
+        }
+        std::fs::write(&secret, "x")?;
+        for network in [false, true] {
+            let argv = ["sh", "-c", SCRIPT, "sh"].map(OsString::from).into_iter().chain([secret.clone().into()]);
+            let mut command = Command::new(argv, &tree, TRIAL);
+            command.sandbox = Some(self.sandbox((&tree, &side), &side, &[], Reach { network, ..Reach::default() }));
+            let done = run(&command).await?;
+            if !done.exit.is_ok() || done.stdout_text() != "it holds\n" {
+                bail!("`bwrap` {}: {}", done.exit, super::tail(&done.output_text(), 400));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn find_bwrap() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).filter(|dir| dir.is_absolute()).map(|dir| dir.join("bwrap")).find(|p| p.is_file())
+}

@@ -1,0 +1,139 @@
+//! Presets of coding agents: what they printed in real runs, played back by an agent that uses the preset.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use common::Place;
+use common::fleet::{Try, task};
+use refile_config::Preset;
+use refile_config::schema::PromptDelivery;
+use refile_core::Outcome;
+use refile_core::task::Usage;
+use refile_worker::agent::preset::{known, ready};
+
+/// What an agent printed, and what must be read out of it.
+struct Recorded {
+    name: String,
+    preset: Preset,
+    head: String,
+    stdout: String,
+    stderr: String,
+}
+
+impl Recorded {
+    fn all() -> Vec<Self> {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/agents");
+        let mut all: Vec<Self> =
+            std::fs::read_dir(dir).unwrap().map(|file| Self::read(&file.unwrap().path())).collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    fn read(path: &std::path::Path) -> Self {
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let preset = *Preset::ALL.iter().find(|p| name.starts_with(&format!("{}-", p.as_str()))).unwrap();
+        let text = std::fs::read_to_string(path).unwrap();
+        let (head, rest) = text.split_once("\n--- stdout\n").unwrap();
+        let (stdout, stderr) = rest.split_once("\n--- stderr\n").unwrap();
+        Self { name, preset, head: head.to_owned(), stdout: stdout.to_owned(), stderr: stderr.to_owned() }
+    }
+
+    fn field(&self, key: &str) -> &str {
+        self.head.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap().trim()
+    }
+
+    /// An agent of the preset that prints this, and leaves a change.
+    fn agent(&self, place: &Place) -> Try<'static> {
+        let file = |stream: &str, text: &str| {
+            let path = place.root.path().join(format!("{}.{stream}", self.name));
+            std::fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let (out, err) = (file("out", &self.stdout), file("err", &self.stderr));
+        let asks = self.field("expect").starts_with("asks");
+        let change = if asks { "" } else { "echo x > new.txt;" };
+        let mut played = Try::script(&format!("{change} cat {out}; cat {err} >&2; exit {}", self.field("exit")));
+        played.agent.preset = Some(self.preset);
+        played
+    }
+}
+
+#[tokio::test]
+async fn what_agents_print_is_read_and_their_providers_failures_are_not_the_coders() {
+    let place = Place::new();
+    let mut kinds = std::collections::BTreeSet::new();
+    for recorded in Recorded::all() {
+        let name = &recorded.name;
+        let outcome = recorded.agent(&place).run(&place, &task(&place, name)).await;
+        let (got, usage, summary) = match outcome {
+            Outcome::Coded { change, usage, .. } => ("done".to_owned(), usage, change.summary),
+            Outcome::NeedsInput { words, usage, .. } => (format!("asks {words}"), usage, String::new()),
+            Outcome::AgentFailed { failure, usage, .. } => {
+                let wait = failure.retry_after_ms.map(|ms| format!(" {ms}")).unwrap_or_default();
+                (format!("{}{wait}", failure.kind.as_str()), usage, String::new())
+            }
+            other => panic!("{name}: {other:?}"),
+        };
+        assert_eq!(got, recorded.field("expect"), "{name}");
+        let Usage { input_tokens, output_tokens, cost_micros, .. } = usage;
+        assert_eq!(format!("{input_tokens} {output_tokens} {cost_micros}"), recorded.field("usage"), "{name}");
+        if got == "done" && !recorded.field("says").is_empty() {
+            assert_eq!(summary, recorded.field("says"), "{name}");
+        }
+        kinds.insert((recorded.preset.as_str(), got.split(' ').next().unwrap().to_owned()));
+    }
+    for preset in Preset::ALL {
+        for kind in ["done", "rate_limit", "auth"] {
+            assert!(
+                kinds.contains(&(preset.as_str(), kind.to_owned())),
+                "no recording of {} for {kind}",
+                preset.as_str()
+            );
+        }
+    }
+}
+
+#[test]
+fn each_preset_is_complete() {
+    for preset in Preset::ALL {
+        let known = known(preset).unwrap();
+        let name = preset.as_str();
+        assert!(!known.credentials.is_empty() && !known.install.is_empty() && !known.tried.is_empty(), "{name}");
+        assert_eq!(known.command.iter().filter(|a| *a == "{model}").count(), 1, "{name}");
+        assert_eq!(known.command.iter().filter(|a| *a == "{args}").count(), 1, "{name}");
+        assert!(known.model.iter().any(|a| a.contains("{model}")), "{name}");
+        let in_file = known.command.iter().any(|a| a.contains("{prompt_file}") || a.contains("REFILE_PROMPT_FILE"));
+        assert_eq!(known.prompt == PromptDelivery::File, in_file, "{name}");
+        for rule in &known.failures {
+            assert!(rule.says.iter().all(|words| *words == words.to_lowercase()), "{name}: {rule:?}");
+            assert!(!(rule.says.is_empty() && rule.status.is_empty() && rule.exit.is_empty()), "{name}: {rule:?}");
+        }
+    }
+}
+
+#[test]
+fn own_settings_go_before_those_of_the_preset() {
+    let mut agent = Try::script("").agent;
+    (agent.command, agent.preset) = (Vec::new(), Some(Preset::Codex));
+    let usual = ready(&agent).unwrap();
+    assert_eq!(usual.prompt, PromptDelivery::Stdin);
+    let end = ["-c", "sandbox_mode=\"workspace-write\"", "-"].map(str::to_owned);
+    assert!(usual.command.ends_with(&end), "{:?}", usual.command);
+    (agent.model, agent.args) = (Some("gpt-5".to_owned()), vec!["--search".to_owned()]);
+    agent.env = vec!["MORE".to_owned()];
+    let told = ready(&agent).unwrap();
+    let end = ["sandbox_mode=\"workspace-write\"", "--model", "gpt-5", "--search", "-"].map(str::to_owned);
+    assert!(told.command.ends_with(&end), "{:?}", told.command);
+    assert!(["MORE", "OPENAI_API_KEY"].iter().all(|name| told.env.contains(&(*name).to_owned())));
+    agent.command = ["codex", "exec", "{model}"].map(str::to_owned).to_vec();
+    agent.prompt = PromptDelivery::Argument;
+    let own = ready(&agent).unwrap();
+    assert_eq!(own.command, ["codex", "exec", "--model", "gpt-5", "--search"]);
+    assert_eq!(own.prompt, PromptDelivery::Argument);
+    assert!(own.known.is_some());
+    agent.preset = None;
+    let plain = ready(&agent).unwrap();
+    assert_eq!(plain.command, ["codex", "exec", "{model}", "--search"]);
+    assert!(plain.known.is_none());
+}

@@ -1,0 +1,194 @@
+//! Agents, gates and reviewers in the sandbox, and what they try to get out of it.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use common::Place;
+use common::fleet::{Try, artifacts, gate, task};
+use refile_config::Span;
+use refile_core::Outcome;
+use refile_core::failure::{Failure, FailureKind};
+
+/// The failure that a script of an agent amounts to.
+async fn failure(place: &Place, attempt: &Try<'_>) -> Failure {
+    match attempt.run(place, &task(place, "t1")).await {
+        Outcome::AgentFailed { failure, .. } => failure,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whether a process of this machine has the word in its command line.
+fn runs(word: &str) -> bool {
+    let of = |entry: std::fs::DirEntry| std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+    let line = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).split('\0').any(|argument| argument == word);
+    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| line(of(entry)))
+}
+
+fn gone_soon(word: &str) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while runs(word) {
+        assert!(Instant::now() < deadline, "a process with {word} lives on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[tokio::test]
+async fn an_agent_sees_its_tree_and_the_system_and_nothing_else() {
+    let place = Place::guarded("").await;
+    let root = place.root.path();
+    std::fs::create_dir_all(root.join(".refile")).unwrap();
+    std::fs::write(root.join(".refile/fleet.db"), "the store").unwrap();
+    let script = format!(
+        "set -e\n\
+         for hidden in refile.toml .refile/fleet.db bare.git origin work/mirrors/*/HEAD work/mirrors/*/config; do\n\
+             for file in {0}/$hidden; do if [ -e \"$file\" ]; then echo \"sees $file\"; exit 1; fi; done\n\
+         done\n\
+         if touch {0}/work/x /usr/x /etc/x {0}/x 2> /dev/null; then echo writes; exit 1; fi\n\
+         [ -z \"$(ls -A /tmp | grep -v -e '^\\.' -e \"$(echo {0} | cut -d/ -f3)\")\" ] || {{ echo \"/tmp: $(ls -A /tmp)\"; exit 1; }}\n\
+         [ ! -e \"$HOME/.gitconfig\" ] && [ ! -e \"$HOME/.ssh\" ] || {{ echo home; exit 1; }}\n\
+         [ \"$(ls -d /proc/[0-9]* | wc -l)\" -lt 12 ] || {{ echo processes; exit 1; }}\n\
+         echo x > /tmp/mine; echo x > \"$HOME/mine\"\n\
+         git log --oneline | grep -q 'change by hand'; git diff HEAD --quiet\n\
+         cp \"$REFILE_PROMPT_FILE\" got.txt; ! echo x 2> /dev/null > \"$REFILE_PROMPT_FILE\"",
+        root.display()
+    );
+    let attempt = Try::script(&script);
+    let outcome = attempt.run(&place, &task(&place, "t1")).await;
+    let Outcome::Coded { change, gates, .. } = outcome else { panic!("{outcome:?}") };
+    assert!(gates.iter().all(|g| g.passed), "{gates:?}");
+    assert_eq!(place.show(&format!("{}:got.txt", change.head)), "Do it well.");
+    assert_eq!(std::fs::read_dir(place.workspace.dir().join("trees")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn gates_have_no_network_and_agents_have_it_unless_told_otherwise() {
+    let place = Place::guarded("").await;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let sees = format!("grep -q :{:04X} /proc/net/tcp", listener.local_addr().unwrap().port());
+    let mut attempt = Try::script(&format!("{sees} && echo x > new.txt"));
+    attempt.gates = vec![gate("closed", &format!("! {sees}")), gate("open", &sees)];
+    attempt.gates[1].network = Some(true);
+    attempt.change(&place, &task(&place, "t1")).await;
+    let mut closed = Try::script(&format!("! {sees} && echo x > new.txt"));
+    (closed.attempt, closed.agent.network) = (2, Some(false));
+    closed.change(&place, &task(&place, "t1")).await;
+}
+
+#[tokio::test]
+async fn what_the_configuration_names_can_be_read_and_written() {
+    let place = Place::guarded("").await;
+    let dir = place.root.path();
+    std::fs::create_dir(dir.join("login")).unwrap();
+    for (name, text) in [
+        (
+            "agent.sh",
+            "cat /dev/stdin > /dev/null; cat helper.txt 2> /dev/null; cat \"$1\" > new.txt; echo b >> login/b",
+        ),
+        ("data.txt", "data\n"),
+        ("login/a", "a\n"),
+    ] {
+        std::fs::write(dir.join(name), text.replace("login", &dir.join("login").display().to_string())).unwrap();
+    }
+    let mut attempt = Try::script("");
+    attempt.agent.command = ["sh", "agent.sh", "data.txt"].map(str::to_owned).to_vec();
+    attempt.agent.writable = vec!["login".to_owned()];
+    let change = attempt.change(&place, &task(&place, "t1")).await;
+    assert_eq!(place.show(&format!("{}:new.txt", change.head)), "data");
+    assert_eq!(std::fs::read_to_string(dir.join("login/b")).unwrap(), "b\n");
+    // A path that a prompt or the task names shows nothing.
+    let mut asking = Try::script(&format!("test ! -e {}/data.'txt' && echo x > new.txt", dir.display()));
+    asking.attempt = 2;
+    asking.change(&place, &task(&place, "t1")).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_ignores_sigterm_dies_with_all_that_it_started() {
+    let place = Place::guarded("").await;
+    let mut attempt =
+        Try::script("trap '' TERM; setsid sleep 98761.5 & sleep 98761.5 & touch new.txt; while :; do sleep 1; done");
+    attempt.agent.timeout = Span::parse("1s").unwrap();
+    assert_eq!(failure(&place, &attempt).await.kind, FailureKind::Timeout);
+    gone_soon("98761.5");
+    // Also what left the process group of an agent that ended well.
+    let mut leaving = Try::script("setsid sleep 98762.5 > /dev/null 2>&1 & sleep 0.1; echo x > new.txt");
+    leaving.attempt = 2;
+    leaving.change(&place, &task(&place, "t1")).await;
+    gone_soon("98762.5");
+}
+
+#[tokio::test]
+async fn an_agent_that_forks_is_stopped_at_its_limit() {
+    let place = Place::guarded("[limits.process]\nprocesses = 40\n").await;
+    let script = "i=0; while [ $i -lt 200 ]; do sleep 98763.5 & i=$((i+1)); echo $i > made.txt; done";
+    let outcome = Try::script(script).run(&place, &task(&place, "t1")).await;
+    if place.guard("[limits.process]\nprocesses = 40\n").await.bounds().contains("NOT the number of processes") {
+        // Neither control groups nor a user of its own: then the end of the sandbox is what stops them.
+        assert!(matches!(outcome, Outcome::Coded { .. }), "{outcome:?}");
+    } else {
+        let Outcome::AgentFailed { failure, .. } = outcome else { panic!("{outcome:?}") };
+        assert_eq!(failure.kind, FailureKind::Crash);
+        assert!(failure.detail.to_lowercase().contains("fork"), "{failure}");
+    }
+    gone_soon("98763.5");
+}
+
+#[tokio::test]
+async fn limits_of_time_memory_and_files_hold() {
+    let limits = "[limits.process]\ncpu = \"1s\"\nmemory_bytes = 100000000\nfile_bytes = 1048576\n";
+    let place = Place::guarded(limits).await;
+    let busy = failure(&place, &Try::script("while :; do :; done")).await;
+    assert_eq!(busy.kind, FailureKind::Crash, "{busy}");
+    let mut large = Try::script("head -c 2000000 /dev/zero > large");
+    large.attempt = 2;
+    assert_eq!(failure(&place, &large).await.kind, FailureKind::Crash);
+    // `tail` keeps a line whole in memory.
+    let mut hungry = Try::script("head -c 300000000 /dev/zero | tail -n 1 > /dev/null");
+    hungry.attempt = 3;
+    assert_eq!(failure(&place, &hungry).await.kind, FailureKind::Crash);
+    let mut modest = Try::script("head -c 3000000 /dev/zero | tail -n 1 > /dev/null; echo x > new.txt");
+    modest.attempt = 4;
+    modest.change(&place, &task(&place, "t1")).await;
+}
+
+#[tokio::test]
+async fn a_gigabyte_of_output_is_cut_and_said_to_be() {
+    let place = Place::guarded("[limits.process]\noutput_bytes = 100000\n").await;
+    let script = "echo begin; head -c 1000000000 /dev/zero | tr '\\0' x; echo; echo end; echo y > new.txt";
+    let outcome = Try::script(script).run(&place, &task(&place, "t1")).await;
+    let Outcome::Coded { transcript, change, .. } = outcome else { panic!("{outcome:?}") };
+    let log = artifacts(&place).get(&transcript.unwrap()).await.unwrap().unwrap();
+    let log = String::from_utf8(log.to_vec()).unwrap();
+    assert!(log.len() < 101_000 && log.starts_with("begin\nxx") && log.ends_with("xx\nend\n"), "{}", log.len());
+    assert!(log.contains("999900011 bytes left out"), "{}", &log[19_900..20_100]);
+    assert!(change.summary.ends_with("end"));
+}
+
+#[tokio::test]
+async fn an_agent_may_ruin_its_own_repository_and_nothing_beside() {
+    let place = Place::guarded("").await;
+    let origin = place.root.path().join("origin");
+    let script = format!(
+        "rm -rf .git; echo x > new.txt; echo evil > {}/evil.txt; rm -rf {0}/.git ../*.side ../../mirrors; true",
+        origin.display()
+    );
+    let change = Try::script(&script).change(&place, &task(&place, "t1")).await;
+    assert_eq!(change.files, 1);
+    assert_eq!(common::git(&origin, &["status", "--porcelain"]), "");
+}
+
+#[tokio::test]
+async fn a_program_that_is_missing_in_the_sandbox_is_named() {
+    let place = Place::guarded("").await;
+    let mut missing = Try::script("");
+    missing.agent.command = vec!["no-such-agent".to_owned()];
+    let why = failure(&place, &missing).await;
+    assert_eq!(why.kind, FailureKind::Configuration);
+    assert!(why.detail.contains("`no-such-agent` was not found"), "{why}");
+    let mut gate_of = Try::script("echo x > new.txt");
+    (gate_of.attempt, gate_of.gates) = (2, vec![gate("test", "no-such-program")]);
+    assert_eq!(failure(&place, &gate_of).await.kind, FailureKind::Configuration);
+}
