@@ -156,7 +156,8 @@ fn command_agent(place: &Desk, bugs: &[Bug]) -> String {
     }
     place.write("fixer.sh", include_str!("common/scripts/fixer.sh"));
     let stage = place.path("stage").display().to_string();
-    format!("[agents.fixer]\ncommand = [\"sh\", \"fixer.sh\", {}]\n", Value::from(stage))
+    let stage = Value::from(stage);
+    format!("[agents.fixer]\ncommand = [\"sh\", \"fixer.sh\", {stage}]\nwritable = [{stage}]\n")
 }
 
 /// The whole fleet on all bugs, with the agent of this section.

@@ -147,6 +147,10 @@ pub fn command(dir: &Path, args: &[&str]) -> Command {
         .env("USER", "ann")
         .env("REFILE_COORDINATOR_LISTEN", "127.0.0.1:0")
         .stdin(Stdio::null());
+    // Tools that live there are shown in the sandbox.
+    if let Some(home) = std::env::var_os("HOME") {
+        command.env("HOME", home);
+    }
     command
 }
 
