@@ -95,7 +95,7 @@ pub(crate) struct InitArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct UpArguments {
-    /// Stop when no work is left
+    /// Stop when no work is left; what waits for people, here or on the forge, is left to them
     #[arg(long)]
     pub(crate) drain: bool,
 }

@@ -116,12 +116,13 @@ impl Fleet {
         Ok((Self { store, parts: running, shutdown }, address))
     }
 
-    /// Returns when no task is open any more, or the fleet is told to stop. A store that is away is waited for.
+    /// Returns when no task is open any more but those whose pull requests people have to decide on, or the fleet is told to
+    /// stop. A store that is away is waited for.
     pub(crate) async fn drained(&self) {
         let (mut said, mut next) = (String::new(), Instant::now());
         while !self.shutdown.is_cancelled() {
             match self.store.stats().await {
-                Ok(stats) if tasks(&stats, TaskState::Open) == 0 => return,
+                Ok(stats) if tasks(&stats, TaskState::Open) <= proposed(&stats) => return,
                 Ok(stats) => {
                     if Instant::now() >= next {
                         next = Instant::now() + TELL;
@@ -182,4 +183,9 @@ fn told(Paused { target, pause, .. }: &Paused) -> Option<String> {
 /// How many tasks are in a state.
 pub(crate) fn tasks(of: &Stats, state: TaskState) -> i64 {
     of.counts.get(&Count::new("tasks", &[state.as_str()]).key()).copied().unwrap_or(0)
+}
+
+/// How many pull requests wait for people on the forge.
+pub(crate) fn proposed(of: &Stats) -> i64 {
+    of.counts.get(&Count::new("pull_requests_waiting", &[]).key()).copied().unwrap_or(0)
 }

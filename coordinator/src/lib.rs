@@ -11,6 +11,7 @@
 //! - [`view`]: a task as people and programs see it
 //! - [`escalations`]: what waits for a person
 //! - [`calibration`]: thresholds that follow recent confidences, and how often verdicts were right
+//! - [`forge`]: pull requests that people decide on, issues that become tasks
 //! - [`fleet`]: the fleet's numbers as metrics
 //! - [`api`]: the HTTP side
 
@@ -21,6 +22,7 @@ pub mod submission;
 pub mod view;
 pub mod escalations;
 pub mod calibration;
+pub mod forge;
 pub mod fleet;
 pub mod api;
 
@@ -34,6 +36,7 @@ use refile_core::Timestamp;
 use refile_store::{Presence, Store};
 use refile_telemetry::{Health, Metrics};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::calibration::Rules;
@@ -107,10 +110,11 @@ impl Coordinator {
     pub async fn run(self, listener: Option<TcpListener>, shutdown: CancellationToken) {
         // The store answered when it was opened.
         self.health.turned(true);
+        let look = Arc::new(Notify::new());
         let serving = async {
             if let Some(listener) = listener {
                 let stopped = shutdown.clone().cancelled_owned();
-                if let Err(error) = api::serve(listener, self.clone(), stopped).await {
+                if let Err(error) = api::serve(listener, self.clone(), look.clone(), stopped).await {
                     tracing::error!(%error, "the API stopped");
                 }
             }
@@ -118,7 +122,8 @@ impl Coordinator {
         let rules = Rules::now(&self).await;
         let current = rules.subscribe();
         let deciding = join_all((0..DECIDING).map(|_| outcomes::run(&self, &current, &shutdown)));
-        tokio::join!(deciding, rules.follow(&shutdown), housekeeping::run(&self, &shutdown), serving);
+        let watching = forge::run(&self, &look, &shutdown);
+        tokio::join!(deciding, rules.follow(&shutdown), housekeeping::run(&self, &shutdown), watching, serving);
         if let Err(error) = self.store.presence(&self.presence(), true).await {
             tracing::debug!(%error, "could not say that the coordinator leaves");
         }

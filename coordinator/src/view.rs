@@ -69,6 +69,8 @@ pub struct TaskDetail {
     pub escalations: Vec<EscalationView>,
     /// The commit on the base branch.
     pub landed: Option<String>,
+    /// Its pull request, where it lands by one.
+    pub pull_request: Option<refile_core::task::PullRequest>,
     /// What agents and reviewers used up.
     pub spent: Usage,
     /// The changed lines of the attempts, where each attempt changed more than the one before; else `null`.
@@ -179,6 +181,7 @@ pub fn detail(task: &Task, jobs: Vec<JobView>, carry: Carry) -> TaskDetail {
         attempts,
         jobs,
         escalations: task.escalations.iter().map(|e| escalation(task, e)).collect(),
+        pull_request: task.phases.iter().find_map(|p| p.pull_request.clone()),
         landed: task.phases.iter().find_map(|p| p.approval.as_ref()?.landed.clone()),
         spent: task.spent,
         growing: task.phases.iter().find_map(growth),

@@ -3,16 +3,20 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use refile_config::schema::Strategy;
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::policy::ContinueFrom;
 use refile_core::prompt::prompt;
 use refile_core::task::{Job, Review, Usage};
 use refile_core::verdict::Verdict;
 use refile_core::{Outcome, Phase, Queue};
+use refile_forge::Forges;
 use refile_store::Claim;
 
 use crate::backpressure::{Backpressure, Room};
 use crate::code::{CodeJob, code};
+use crate::land::LandJob;
+use crate::land::pull_request::propose;
 use crate::landings::{self, Landings};
 use crate::pool::Execute;
 use crate::review::{ReviewJob, review};
@@ -23,7 +27,15 @@ use crate::workspace::Site;
 pub(crate) struct AtWork {
     pub(crate) worker: Arc<Worker>,
     pub(crate) backpressure: Arc<Backpressure>,
+    pub(crate) forges: Arc<Forges>,
     pub(crate) landings: Landings,
+}
+
+impl AtWork {
+    /// Whether changes land by pull requests, each by itself.
+    fn proposes(&self) -> bool {
+        self.worker.config.land.strategy == Strategy::PullRequest
+    }
 }
 
 #[async_trait]
@@ -33,15 +45,20 @@ impl Execute for AtWork {
     }
 
     fn more_landings(&self) -> usize {
-        self.worker.config.land.batch.saturating_sub(1) as usize
+        if self.proposes() { 0 } else { self.worker.config.land.batch.saturating_sub(1) as usize }
     }
 
     fn begin(&self, claims: &[Claim]) {
-        self.landings.begin(&self.worker, claims);
+        if !self.proposes() {
+            self.landings.begin(&self.worker, claims);
+        }
     }
 
     async fn execute(&self, claim: &Claim) -> Outcome {
         if claim.queue == Queue::Land && landings::approved(claim).is_some() {
+            if self.proposes() {
+                return proposal(&self.worker, &self.forges, claim).await;
+            }
             return self.landings.outcome(&self.worker, claim).await;
         }
         execute(&self.worker, claim).await
@@ -118,6 +135,27 @@ async fn opinion(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, 
         client: &worker.client,
     })
     .await
+}
+
+/// A landing by a pull request.
+async fn proposal(worker: &Worker, forges: &Forges, claim: &Claim) -> Outcome {
+    let lease = &claim.lease;
+    let Some((approval, change)) = landings::approved(claim) else {
+        return cannot(claim, "nothing was approved".to_owned());
+    };
+    let shelf = worker.artifacts.shelf(&lease.task, &lease.phase, claim.attempt, lease.fence);
+    let site = Site {
+        workspace: &worker.workspace,
+        shelf: &shelf,
+        task: &claim.task,
+        phase: &lease.phase,
+        attempt: claim.attempt,
+        fence: lease.fence,
+        config_dir: &worker.config.dir,
+    };
+    let strategy = worker.config.land.strategy;
+    let job = LandJob { site, approval, change, gates: &worker.config.gates, strategy };
+    propose(&job, forges, worker.config.land.merge).await
 }
 
 /// The outcome of a job that this worker cannot do. Not charged; after some tries a person is asked.

@@ -12,6 +12,7 @@
 mod batch;
 mod fit;
 mod commits;
+pub mod pull_request;
 
 use async_trait::async_trait;
 use refile_config::{Gate, Strategy};

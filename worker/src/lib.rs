@@ -13,7 +13,7 @@
 //! - [`judge`]: what a reviewer is given, and how a command or a model is asked
 //! - [`llm`]: the providers' wire formats
 //! - [`review`](mod@review): a `review` job from the change to its outcome
-//! - [`land`](mod@land): a `land` job: approved changes come to the base branch
+//! - [`land`](mod@land): a `land` job: approved changes come to the base branch, or to a pull request
 //!
 //! And what runs them:
 //! - [`backpressure`]: what the whole fleet knows of its providers

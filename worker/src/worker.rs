@@ -6,6 +6,7 @@ use std::sync::Arc;
 use refile_config::Config;
 use refile_config::schema::ReviewerType;
 use refile_core::Queue;
+use refile_forge::Forges;
 use refile_store::artifacts::Artifacts;
 use refile_store::{Limits, Store};
 use refile_telemetry::{Health, Metrics};
@@ -77,7 +78,9 @@ impl Worker {
     pub fn pool(self) -> Pool {
         let limits = Arc::new(limits(&self.config, &self.queues));
         let backpressure = Arc::new(Backpressure::new(self.store.clone(), self.config.clone(), limits));
-        let worker = Arc::new(Self { client: self.client.behind(backpressure.clone()), ..self });
+        let forges = Arc::new(Forges::new(self.config.clone()));
+        let workspace = self.workspace.clone().with_forges(forges.clone());
+        let worker = Arc::new(Self { client: self.client.behind(backpressure.clone()), workspace, ..self });
         Pool {
             store: worker.store.clone(),
             metrics: worker.metrics.clone(),
@@ -88,7 +91,7 @@ impl Worker {
             concurrency: worker.concurrency,
             lease: worker.config.workers.lease.0,
             grace: worker.config.workers.grace.0,
-            agent: Arc::new(AtWork { worker, backpressure, landings: Landings::default() }),
+            agent: Arc::new(AtWork { worker, backpressure, forges, landings: Landings::default() }),
         }
     }
 }

@@ -5,20 +5,28 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use refile_config::Config;
 use refile_core::{Task, TaskId};
+use refile_forge::Forges;
 use refile_store::artifacts::Shelf;
 
-use crate::git::{GitError, Mirror, Tree, housekeeping, names, tree};
+use crate::git::{self, GitError, Mirror, Tree, housekeeping, names, tree};
 use crate::process::{self, Guard};
 use crate::spares::Spares;
 
 /// How often the mirrors are looked at.
 const HOUSEKEEPING: Duration = Duration::from_mins(10);
 
+/// Holds that a repository is there and has a branch, as the fleet of this configuration will see it.
+pub async fn require_branch(config: &Arc<Config>, url: &str, branch: &str) -> Result<(), GitError> {
+    git::require_branch(url, branch, Forges::new(config.clone()).login(url)).await
+}
+
 /// A worker's folder. Several processes may share one.
 #[derive(Debug, Clone)]
 pub struct Workspace {
     dir: PathBuf,
+    forges: Option<Arc<Forges>>,
     guard: Option<Arc<Guard>>,
     /// How large the mirrors may be together, in bytes.
     max_bytes: u64,
@@ -106,7 +114,19 @@ impl Workspace {
         let dir = dir.canonicalize().map_err(GitError::folder("find", dir))?;
         tree::sweep(&dir.join("trees"));
         let spares = Spares::open(dir.join("spares"));
-        Ok(Self { dir, guard: None, max_bytes: u64::MAX, spares, kept: Arc::default() })
+        Ok(Self { dir, forges: None, guard: None, max_bytes: u64::MAX, spares, kept: Arc::default() })
+    }
+
+    /// The same folder, where git gets in as the fleet of this configuration does.
+    #[must_use]
+    pub fn with_config(self, config: &Arc<Config>) -> Self {
+        self.with_forges(Arc::new(Forges::new(config.clone())))
+    }
+
+    /// The same folder, where git gets in with the forges' tokens.
+    #[must_use]
+    pub fn with_forges(self, forges: Arc<Forges>) -> Self {
+        Self { forges: Some(forges), ..self }
     }
 
     /// The same folder, whose trees' commands are confined and whose mirrors are bounded.
@@ -138,7 +158,8 @@ impl Workspace {
 
     /// The mirror of a repository.
     pub async fn mirror(&self, url: &str) -> Result<Mirror, GitError> {
-        let mirror = Mirror::open(&self.dir.join("mirrors"), url).await;
+        let login = self.forges.as_ref().and_then(|forges| forges.login(url));
+        let mirror = Mirror::open(&self.dir.join("mirrors"), url).await.map(|mirror| mirror.with_login(login));
         self.look_after();
         mirror
     }

@@ -75,7 +75,7 @@ async fn tree(place: &Place, mirror: &Mirror, fence: u64, base: &str, start: &st
 /// Everything that the host does with git, on a tree that an agent has left.
 async fn host(place: &Place, mirror: &Mirror, tree: &Tree, base: &str, fence: u64) -> String {
     require_version().await.unwrap();
-    require_branch(&place.url(), "main").await.unwrap();
+    require_branch(&place.url(), "main", None).await.unwrap();
     let now = mirror.fetch("main").await.unwrap();
     let written = tree.write().await.unwrap();
     let head = mirror.commit(&written, base, "by the host").await.unwrap();

@@ -16,7 +16,7 @@ use crate::output::{self, BOLD, DIM, styled, untrusted};
 /// Prints what is known of each reviewer.
 pub(crate) async fn run(context: &Context) -> anyhow::Result<Ended> {
     let store = context.existing_store().await?;
-    let workspace = Workspace::open(&context.config.path(&context.config.workers.dir))?;
+    let workspace = Workspace::open(&context.config.path(&context.config.workers.dir))?.with_config(&context.config);
     let look = |repository, base| taken_back(workspace.clone(), repository, base);
     let walked = walk(store.as_ref(), now(), usize::MAX, look).await?;
     let reviewers = calibrate(&walked.samples);

@@ -43,7 +43,7 @@ pub(crate) async fn run(context: &Context, arguments: SubmitArguments) -> anyhow
     if !wrong.is_empty() {
         return Err(UsageError(format!("{}\nnothing was submitted", wrong.join("\n"))).into());
     }
-    require_branches(&tasks).await?;
+    require_branches(context, &tasks).await?;
     let store = context.store().await?;
     let submitted = submission::submit(store.as_ref(), &context.config, tasks).await?;
     if context.json {
@@ -132,10 +132,10 @@ fn from_yaml(name: &str, text: &str) -> Vec<Entry> {
 }
 
 /// Holds that each repository is there and has the base branch, before anything is submitted.
-async fn require_branches(tasks: &[NewTask]) -> anyhow::Result<()> {
+async fn require_branches(context: &Context, tasks: &[NewTask]) -> anyhow::Result<()> {
     let wanted: BTreeSet<(&str, &str)> = tasks.iter().map(|t| (t.repository.as_str(), t.base.as_str())).collect();
     for (repository, base) in wanted {
-        refile_worker::git::require_branch(repository, base)
+        refile_worker::workspace::require_branch(&context.config, repository, base)
             .await
             .map_err(|error| UsageError(format!("{error}\nnothing was submitted")))?;
     }

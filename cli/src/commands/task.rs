@@ -94,6 +94,10 @@ async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Resu
         output::time(task.submitted_at)
     ));
     output::line(format!("{} ({})", untrusted(&detail.summary.repository), untrusted(&task.base)));
+    if let Some(pull_request) = &detail.pull_request {
+        let waits = if pull_request.waits { ", people there decide" } else { "" };
+        output::line(format!("pull request {}{waits}", untrusted(&pull_request.url)));
+    }
     if let Some(commit) = &detail.landed {
         output::line(format!("landed as {commit}"));
     }

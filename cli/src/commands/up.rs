@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Ended;
 use crate::arguments::UpArguments;
 use crate::context::Context;
-use crate::fleet::{Fleet, Parts, require, tasks, waits};
+use crate::fleet::{Fleet, Parts, proposed, require, tasks, waits};
 use crate::output::{self, DIM, styled, untrusted};
 
 /// How often the line that tells the progress is renewed.
@@ -47,7 +47,7 @@ pub(crate) async fn run(context: &Context, arguments: &UpArguments) -> anyhow::R
     let stats = fleet.stop().await?;
     watching.await?;
     report(context, &stats)?;
-    let waits = tasks(&stats, TaskState::Escalated) > 0;
+    let waits = tasks(&stats, TaskState::Escalated) + proposed(&stats) > 0;
     Ok(if arguments.drain && waits && !was_told_to_stop { Ended::Waiting } else { Ended::Done })
 }
 
@@ -65,6 +65,9 @@ fn report(context: &Context, stats: &Stats) -> anyhow::Result<()> {
         .map(|(s, n)| format!("{n} {s}"))
         .collect();
     output::line(if said.is_empty() { "no tasks".to_owned() } else { said.join(", ") });
+    if proposed(stats) > 0 {
+        output::note(styled(DIM, format!("{} of the open ones wait for people on the forge", proposed(stats))));
+    }
     if tasks(stats, TaskState::Escalated) > 0 {
         output::note(styled(DIM, format!("`{} escalation list` shows what waits for a person", context.command())));
     }

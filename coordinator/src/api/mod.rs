@@ -1,9 +1,12 @@
-//! The HTTP side: tasks and escalations as JSON, metrics, probes. On loopback only, and only for callers from there.
+//! The HTTP side: tasks and escalations as JSON, metrics, probes. On loopback only, and only for callers from there; and the
+//! forges' webhooks, for whoever signs them.
 
 mod tasks;
 mod escalations;
+mod webhooks;
 
 use std::future::Future;
+use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -14,6 +17,7 @@ use axum::{Json, Router};
 use refile_core::Refusal;
 use refile_store::StoreError;
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 
 use crate::apply::ApplyError;
 use crate::{Coordinator, fleet};
@@ -21,18 +25,20 @@ use crate::{Coordinator, fleet};
 /// The longest refusal of the framework that is passed on, in bytes.
 const MAX_REFUSAL: usize = 64 << 10;
 
-/// Serves the API until `shutdown`.
+/// Serves the API until `shutdown`. `look` is told when the forge is to be looked at.
 pub async fn serve(
     listener: TcpListener,
     coordinator: Coordinator,
+    look: Arc<Notify>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    axum::serve(listener, router(coordinator)).with_graceful_shutdown(shutdown).await
+    axum::serve(listener, router(coordinator, look)).with_graceful_shutdown(shutdown).await
 }
 
 /// The routes.
-pub fn router(coordinator: Coordinator) -> Router {
+pub fn router(coordinator: Coordinator, look: Arc<Notify>) -> Router {
     let health = coordinator.health.clone();
+    let webhooks = webhooks::router(coordinator.clone(), look).layer(axum::middleware::from_fn(errors_as_json));
     Router::new()
         .route("/api/v1/tasks", get(tasks::list).post(tasks::submit))
         .route("/api/v1/tasks/{id}", get(tasks::show))
@@ -45,6 +51,7 @@ pub fn router(coordinator: Coordinator) -> Router {
         .merge(refile_telemetry::http::probes(health))
         .fallback(nothing_there)
         .layer(axum::middleware::from_fn(from_loopback_names))
+        .merge(webhooks)
 }
 
 /// Metrics and probes alone, for an address that others can reach.

@@ -15,6 +15,7 @@
 //! - [`inputs`]: what a reviewer is given to judge by
 //! - [`presets`]: the coding agents that are known by name
 //! - [`prices`]: what models cost
+//! - [`forge`]: GitHub, Gitea, Forgejo or GitLab
 
 pub mod duration;
 pub mod threshold;
@@ -22,6 +23,7 @@ pub mod bounds;
 pub mod inputs;
 pub mod presets;
 pub mod prices;
+pub mod forge;
 pub mod agents;
 pub mod schema;
 mod load;
@@ -33,6 +35,7 @@ pub mod show;
 
 pub use agents::{Bounds, Tool};
 pub use duration::Span;
+pub use forge::{ForgeKind, ForgeSection, Merging};
 pub use inputs::{Answer, Input, Require};
 pub use load::{ConfigError, FILE_NAME, Override, load};
 pub use nearest::nearest;

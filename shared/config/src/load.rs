@@ -220,6 +220,7 @@ fn validate(config: &Config) -> Result<(), String> {
     }
     crate::addresses::check(config)?;
     crate::prices::check(&config.prices)?;
+    crate::forge::check(&config.forge)?;
     validate_limits(config)?;
     crate::bounds::check(&config.limits.process, &config.diff_policy)?;
     if p.budget.cost_usd.is_some_and(|usd| !usd.is_finite() || usd < 0.0) {

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::agents::Tool;
 use crate::bounds::{DiffPolicy, ProcessLimits, Sandbox, WorkspaceSection};
 use crate::duration::Span;
+use crate::forge::{ForgeSection, Merging};
 use crate::presets::Preset;
 use crate::prices::Prices;
 pub use policy::{BudgetSection, CarrySection, PolicySection};
@@ -61,6 +62,8 @@ pub struct Config {
     pub workspace: WorkspaceSection,
     /// How an approved change comes to the base branch.
     pub land: Land,
+    /// The forge that the repositories lie on.
+    pub forge: ForgeSection,
     /// The folder that relative paths start from: that of the file.
     #[serde(skip)]
     pub dir: PathBuf,
@@ -85,6 +88,7 @@ impl Default for Config {
             diff_policy: DiffPolicy::default(),
             workspace: WorkspaceSection::default(),
             land: Land::default(),
+            forge: ForgeSection::default(),
             dir: PathBuf::from("."),
         }
     }
@@ -351,6 +355,8 @@ pub enum Strategy {
     Rebase,
     /// Beside the base, brought together with it by a merge commit.
     Merge,
+    /// By a pull request on the forge.
+    PullRequest,
 }
 
 /// How an approved change comes to the base branch.
@@ -359,13 +365,15 @@ pub enum Strategy {
 pub struct Land {
     /// As what.
     pub strategy: Strategy,
+    /// Who merges a pull request: `manual` for people, `auto` for the fleet.
+    pub merge: Merging,
     /// Changes for one base branch that are tried together: the gates run once for all of them.
     pub batch: u32,
 }
 
 impl Default for Land {
     fn default() -> Self {
-        Self { strategy: Strategy::default(), batch: 1 }
+        Self { strategy: Strategy::default(), merge: Merging::default(), batch: 1 }
     }
 }
 

@@ -77,7 +77,17 @@ pub(crate) fn fixed_keys() -> Vec<String> {
         .map(|line| line.key)
         .filter(|k| k != "gates")
         .collect();
-    let unset = ["policy.budget.tokens", "policy.budget.cost_usd", "policy.budget.wall", "limits.repository"];
+    let unset = [
+        "policy.budget.tokens",
+        "policy.budget.cost_usd",
+        "policy.budget.wall",
+        "limits.repository",
+        "forge.kind",
+        "forge.base_url",
+        "forge.project",
+        "forge.token_env",
+        "forge.label",
+    ];
     keys.extend(unset.map(str::to_owned));
     keys
 }

@@ -81,10 +81,12 @@ pub(crate) fn labelled<'t>(task: &'t Task, escalation: &Escalation) -> Vec<(&'t 
         .collect()
 }
 
-/// Those that say whether the change is good as it is: no failures, and nobody who asks for a person.
+/// Those of reviewers that say whether the change is good as it is: no failures, nobody who asks for a person, and no person
+/// on a forge, whose word is not measured.
 fn opinions(reviews: &[Review]) -> impl Iterator<Item = &Review> {
     let each = reviews.iter().flat_map(|review| review.members.iter().chain([review]));
-    each.filter(|r| r.failure.is_none() && !matches!(r.verdict.verdict, VerdictKind::Escalate | VerdictKind::Retry))
+    let says_nothing = |kind| matches!(kind, VerdictKind::Escalate | VerdictKind::Retry);
+    each.filter(move |r| r.failure.is_none() && !r.is_by_human() && !says_nothing(r.verdict.verdict))
 }
 
 fn is_right(review: &Review, was_good: bool) -> bool {

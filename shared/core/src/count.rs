@@ -35,6 +35,7 @@ pub const METRICS: &[(&str, &[&str])] = &[
     ("stale_outcomes_total", &[]),
     ("quarantined_total", &[]),
     ("tasks", &["state"]),
+    ("pull_requests_waiting", &[]),
     ("task_attempts_current", &["attempt"]),
     ("escalations_open", &["reason"]),
 ];
@@ -77,13 +78,16 @@ struct Gauges {
     state: TaskState,
     attempt: Option<u32>,
     asked: Vec<EscalationReason>,
+    /// Pull requests that people on the forge have to decide on.
+    proposed: usize,
 }
 
 impl Gauges {
     fn of(task: &Task) -> Self {
         let is_open = matches!(task.state, TaskState::Open | TaskState::Escalated);
         let asked = if is_open { task.open_escalations().map(|e| e.reason).collect() } else { Vec::new() };
-        Self { state: task.state, attempt: is_open.then(|| task.attempt_number()), asked }
+        let proposed = task.phases.iter().filter(|p| p.waiting_pull_request().is_some()).count();
+        Self { state: task.state, attempt: is_open.then(|| task.attempt_number()), asked, proposed }
     }
 
     /// The gauges that the task is part of, each by 1.
@@ -91,6 +95,7 @@ impl Gauges {
         let mut counts = vec![Count::new("tasks", &[self.state.as_str()])];
         counts.extend(self.attempt.map(|n| Count::new("task_attempts_current", &[&n.to_string()])));
         counts.extend(self.asked.iter().map(|reason| Count::new("escalations_open", &[reason.as_str()])));
+        counts.extend((0..self.proposed).map(|_| Count::new("pull_requests_waiting", &[])));
         counts
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::Failure;
 use crate::gate::GateReport;
 pub use crate::person::{Actor, PersonDecision};
-use crate::task::{Change, Review, Usage};
+use crate::task::{Change, PullRequest, Review, Usage};
 
 /// What happened.
 // One of these lives at a time; a box would only add a word to read.
@@ -40,11 +40,59 @@ pub enum Event {
         /// Why, in their words.
         note: Option<String>,
     },
+    /// People did something with a phase's pull request.
+    Forge {
+        /// The phase.
+        phase: String,
+        /// The pull request's number.
+        number: u64,
+        /// What they did.
+        news: News,
+    },
     /// A person called the task off.
     Cancelled {
         /// Who.
         by: String,
     },
+}
+
+/// What became of a pull request on the forge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum News {
+    /// It was merged.
+    Merged {
+        /// The commit on the base branch.
+        commit: String,
+        /// The head that was merged.
+        head: String,
+        /// Whose hand it was, where the forge tells.
+        by: Option<String>,
+    },
+    /// It was closed and not merged.
+    Closed {
+        /// The person who did it; nothing where it was a program or nobody knows.
+        by: Option<String>,
+    },
+    /// The base moved, and the forge says that it no longer goes onto it.
+    Conflicts,
+    /// People asked for changes.
+    ChangesRequested {
+        /// What they said, oldest first.
+        reviews: Vec<HumanReview>,
+    },
+}
+
+/// A person's review on the forge that asks for changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HumanReview {
+    /// The forge's own name for it: each counts once.
+    pub id: String,
+    /// The person's name there.
+    pub by: String,
+    /// The commit that they looked at; empty where the forge does not tell.
+    pub head: String,
+    /// Their words.
+    pub words: String,
 }
 
 /// What a worker reports when its job ends.
@@ -93,6 +141,11 @@ pub enum Outcome {
         /// The commit there.
         commit: String,
     },
+    /// The change is proposed on the forge, and people there decide.
+    PullRequestOpen {
+        /// The pull request; what it says of waiting and of reviews is not looked at.
+        pull_request: PullRequest,
+    },
     /// The base moved and the change, brought onto it without a conflict, is no longer the one that was reviewed.
     Rebased {
         /// The change as it is now.
@@ -115,7 +168,8 @@ pub enum Outcome {
 impl Outcome {
     /// Whether it is what a land job came to.
     pub fn is_of_landing(&self) -> bool {
-        use Outcome::{CalledOff, Landed, LandingFailed, LandingRejected, Rebased};
-        matches!(self, Landed { .. } | Rebased { .. } | LandingRejected { .. } | CalledOff | LandingFailed { .. })
+        use Outcome::{CalledOff, Landed, LandingFailed, LandingRejected, PullRequestOpen, Rebased};
+        let has_tried = matches!(self, Rebased { .. } | LandingRejected { .. } | LandingFailed { .. });
+        has_tried || matches!(self, Landed { .. } | PullRequestOpen { .. } | CalledOff)
     }
 }

@@ -3,13 +3,13 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use common::histories::{OF_WORKERS, STEPS, drive, event, moves, policies, text, workflows};
 use common::{DESCRIPTION, World, submitted};
 use proptest::prelude::*;
 use refile_core::count::Count;
-use refile_core::event::PersonDecision;
+use refile_core::event::{News, PersonDecision};
 use refile_core::prompt::{Carry, prompts};
 use refile_core::task::Escalation;
 use refile_core::{Effect, Event, Job, Outcome, Phase, PhaseState, Policy, Queue, Task, TaskState, Timestamp, decide};
@@ -21,14 +21,16 @@ fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..default }
 }
 
-/// Phases that a job, an escalation, or a phase before them will bring on.
+/// Phases that a job, an escalation, an open pull request, or a phase before them will bring on.
 fn check_a(task: &Task, effects: &[Effect], before: Option<(&Task, &Event)>) {
     for phase in &task.phases {
         let has_job = phase.job.is_some();
         let is_parked = task.open_escalation(&phase.name).is_some();
         let is_open = |name: &String| task.phase(name).is_some_and(|p| !p.state.is_over());
         let waits = phase.state == PhaseState::Waiting && !is_parked && phase.after.iter().any(is_open);
-        let reasons = usize::from(has_job) + usize::from(is_parked) + usize::from(waits);
+        let is_proposed = phase.waiting_pull_request().is_some();
+        assert!(!is_proposed || phase.state == PhaseState::Landing, "{phase:#?}");
+        let reasons = usize::from(has_job) + usize::from(is_parked) + usize::from(waits) + usize::from(is_proposed);
         assert_eq!(reasons, usize::from(!phase.state.is_over()), "{}: {phase:#?}", phase.name);
         // The state says which job it is.
         let queue = match phase.state {
@@ -132,8 +134,16 @@ proptest! {
     #[test]
     fn c_every_verdict_is_in_the_record_once(policy in policies(), flow in workflows(), moves in moves()) {
         let mut given = 0;
-        let world = drive(policy, flow, &moves, |step| {
-            given += usize::from(matches!(step.event, Event::Outcome { outcome: Outcome::Reviewed(_), .. }));
+        let mut counted = BTreeSet::new();
+        let world = drive(policy, flow, &moves, |step| match step.event {
+            Event::Outcome { outcome: Outcome::Reviewed(_), .. } => given += 1,
+            // A person's review on the forge is let in once, whatever head it was about.
+            Event::Forge { phase, news: News::ChangesRequested { reviews }, .. } => {
+                assert!(step.before.phase(phase).is_some_and(|p| p.waiting_pull_request().is_some()));
+                assert!(reviews.iter().all(|r| counted.insert(r.id.clone())), "{reviews:?} counted twice");
+                given += 1;
+            }
+            _ => {}
         });
         let kept: usize = world.task.attempts().map(|(_, a)| a.reviews.len()).sum();
         prop_assert_eq!(kept, given);
@@ -163,7 +173,10 @@ proptest! {
                 assert!(is_past || attempt.gates.iter().all(|g| g.passed), "{attempt:#?}");
                 assert!(is_past || !approval.overrides_gates);
             }
-            if matches!(step.event, Event::Outcome { outcome: Outcome::Landed { .. }, .. }) {
+            if matches!(
+                step.event,
+                Event::Outcome { outcome: Outcome::Landed { .. }, .. } | Event::Forge { news: News::Merged { .. }, .. }
+            ) {
                 landed += 1;
                 assert_eq!(step.after.state, TaskState::Merged);
             }
@@ -198,7 +211,7 @@ proptest! {
     fn f_a_stale_event_is_refused(policy in policies(), flow in workflows(), moves in moves()) {
         let world = drive(policy, flow, &moves, |_| {});
         for phase in &world.task.phases {
-            for step in STEPS.iter().filter(|s| !s.starts_with("person") && **s != "cancel") {
+            for step in STEPS.iter().filter(|s| !s.starts_with("person") && !s.starts_with("forge") && **s != "cancel") {
                 let mut other = world.clone();
                 let step = step.replace("{p}", &phase.name).replace("{long}", "Do it.");
                 let event = other.event(&format!("{}: {step}", phase.name));
@@ -242,7 +255,9 @@ proptest! {
             world.must(&format!("{phase}: {step}"));
             steps += 1;
         }
-        prop_assert!(world.task.state != TaskState::Open, "{:#?}", world.task);
+        // People on the forge are people.
+        let is_proposed = world.task.phases.iter().any(|p| p.waiting_pull_request().is_some());
+        prop_assert!(world.task.state != TaskState::Open || is_proposed, "{:#?}", world.task);
     }
 
     #[test]
@@ -359,6 +374,12 @@ fn the_histories_get_everywhere() {
         drive(policy, flow, &moves, |step| {
             for phase in &step.after.phases {
                 note(phase.state.to_string());
+                if let Some(pull_request) = &phase.pull_request {
+                    note(if pull_request.waits { "proposed" } else { "not proposed any more" }.to_owned());
+                    if !pull_request.reviews.is_empty() && pull_request.waits {
+                        note("proposed again".to_owned());
+                    }
+                }
                 if phase.attempt_number() > 2 {
                     note("third attempt".to_owned());
                 }
@@ -371,7 +392,9 @@ fn the_histories_get_everywhere() {
     }
     let states = PhaseState::ALL.iter().map(|s| s.as_str()).chain(TaskState::ALL.iter().map(|s| s.as_str()));
     let reasons = refile_core::task::EscalationReason::ALL.iter().map(|r| r.as_str());
-    for what in states.chain(reasons).chain(["third attempt"]) {
+    for what in states.chain(reasons).chain(["third attempt", "proposed", "not proposed any more"]) {
         assert!(seen.get(what).is_some_and(|n| *n >= 5), "`{what}` was seen {:?} times", seen.get(what));
     }
+    // Many steps have to go well before it.
+    assert!(seen.contains_key("proposed again"), "{seen:?}");
 }

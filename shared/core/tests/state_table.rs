@@ -81,6 +81,12 @@ const EVENTS: &[(&str, &str)] = &[
     ("retry, or review failed", "build: retry 0"),
     ("retry_predecessor", "build: retry_predecessor 0.9 phase:plan"),
     ("landed", "build: landed"),
+    ("pull request open", "build: opened"),
+    ("forge: merged", "build: forge merged"),
+    ("forge: closed by a person", "build: forge closed ann"),
+    ("forge: closed, nobody knows by whom", "build: forge closed"),
+    ("forge: conflicts", "build: forge conflicts"),
+    ("forge: changes requested", "build: forge changes new Name the port."),
     ("rebased", "build: rebased"),
     ("landing rejected", "build: conflict"),
     ("landing failed", "build: land-failed network"),
@@ -207,6 +213,7 @@ fn states() -> Vec<State> {
             before: "plan: coded; plan: approved 0.9; build: coded; build: approved 0.9",
             rows: vec![
                 row("landed", "", "", "build: landed"),
+                row("pull request open", "", "", "build: opened"),
                 row("rebased", "the diff changed, tries are left", "", "build: rebased"),
                 row("rebased", "the diff changed, it was the last try", "", "build: rebased").last_try(),
                 row("landing rejected", "attempt < cap", "", "build: conflict"),
@@ -223,6 +230,43 @@ fn states() -> Vec<State> {
                 row("landing failed", "it was cancelled, tries are left", "cancel", "build: land-failed network"),
                 row("landing failed", "it was cancelled, it was the last try", "cancel", "build: land-failed network")
                     .last_try(),
+            ],
+        },
+        State {
+            name: "proposed",
+            phases: TWO,
+            before: "plan: coded; plan: approved 0.9; build: coded; build: approved 0.9; build: opened",
+            rows: vec![
+                row("forge: merged", "", "", "build: forge merged"),
+                row("forge: closed by a person", "", "", "build: forge closed ann"),
+                row("forge: closed, nobody knows by whom", "", "", "build: forge closed"),
+                row("forge: conflicts", "tries are left", "", "build: forge conflicts"),
+                row("forge: conflicts", "it was the last try", "", "build: forge conflicts").last_try(),
+                row("forge: changes requested", "attempt < cap", "", "build: forge changes new Name the port."),
+                row(
+                    "forge: changes requested",
+                    "attempt = cap, `escalate` or `accept`",
+                    "",
+                    "build: forge changes new Name the port.",
+                )
+                .capped(Accept),
+                row(
+                    "forge: changes requested",
+                    "attempt = cap, `reject`",
+                    "",
+                    "build: forge changes new Name the port.",
+                )
+                .capped(Reject),
+                row("cancelled", "", "", "cancel"),
+            ],
+        },
+        State {
+            name: "coding",
+            phases: "build",
+            before: "coded; approved 0.9; opened; forge changes r1 Name the port.",
+            rows: vec![
+                row("forge: merged", "the pull request shows an earlier attempt", "", "build: forge merged"),
+                row("forge: closed by a person", "the same", "", "build: forge closed ann"),
             ],
         },
         State {
@@ -269,6 +313,7 @@ fn phase_cell(task: &Task) -> String {
     let Some(phase) = task.phase("build") else { panic!("no phase `build`") };
     match task.open_escalation("build") {
         Some(escalation) => format!("parked: `{}`", escalation.reason),
+        None if phase.waiting_pull_request().is_some() => "proposed".to_owned(),
         None => phase.state.to_string(),
     }
 }

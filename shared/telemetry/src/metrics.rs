@@ -72,6 +72,7 @@ metrics! {
     Fleet Counter "escalations_total" ["reason"] "Tasks parked for a person.";
     Fleet Counter "escalation_decisions_total" ["action"] "Escalations that people decided.";
     Fleet Gauge "escalations_open" ["reason"] "Escalations that wait for a person.";
+    Fleet Gauge "pull_requests_waiting" [] "Pull requests that people on the forge have to decide on.";
     Fleet Gauge "escalation_oldest_seconds" [] "How long the oldest open escalation has waited.";
     Fleet Gauge "queue_depth" ["queue", "priority"] "Jobs that are ready and unclaimed.";
     Fleet Gauge "queue_oldest_seconds" ["queue"] "How long the oldest ready job has waited.";

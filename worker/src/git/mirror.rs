@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use refile_forge::Login;
 use sha2::{Digest, Sha256};
 
 use super::GitError;
@@ -63,10 +64,10 @@ fn short_hash(text: &str) -> String {
 }
 
 /// Holds that a repository is there and has a branch. Nothing of it is copied.
-pub async fn require_branch(url: &str, branch: &str) -> Result<(), GitError> {
+pub async fn require_branch(url: &str, branch: &str, login: Option<Login>) -> Result<(), GitError> {
     names::branch(branch)?;
     let folder = tempfile::tempdir().map_err(GitError::folder("make", &std::env::temp_dir()))?;
-    let mirror = Mirror::open(folder.path(), url).await?;
+    let mirror = Mirror::open(folder.path(), url).await?.with_login(login);
     let branches = match mirror.branches("").await {
         Ok(branches) => branches,
         Err(error) => return Err(mirror.explain(error, branch).await),
@@ -112,6 +113,12 @@ impl Mirror {
             std::fs::rename(&new, &dir).map_err(GitError::folder("make", &dir))?;
         }
         Ok(mirror)
+    }
+
+    /// The same mirror, with a login for its server.
+    #[must_use]
+    pub fn with_login(self, login: Option<Login>) -> Self {
+        Self { git: self.git.with_login(login), ..self }
     }
 
     /// Whether a folder holds the mirror of a repository already.

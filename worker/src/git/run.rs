@@ -4,6 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use refile_forge::Login;
+
 use super::{GitError, names};
 use crate::process::{self, Command, Exit, Limits};
 
@@ -42,6 +44,7 @@ pub struct Git {
     dir: PathBuf,
     tree: Option<(PathBuf, PathBuf)>,
     place: String,
+    login: Option<Login>,
 }
 
 /// What a call gave.
@@ -72,13 +75,19 @@ pub(super) fn entries(bytes: &[u8]) -> Vec<String> {
 impl Git {
     /// Git on a bare repository. `place` is what errors call it: the address that it is a copy of.
     pub fn new(git_dir: &Path, place: &str) -> Self {
-        Self { dir: git_dir.to_owned(), tree: None, place: place.to_owned() }
+        Self { dir: git_dir.to_owned(), tree: None, place: place.to_owned(), login: None }
     }
 
     /// The same repository with a work tree and the index that belongs to it.
     #[must_use]
     pub fn with_tree(&self, tree: &Path, index: &Path) -> Self {
         Self { tree: Some((tree.to_owned(), index.to_owned())), ..self.clone() }
+    }
+
+    /// The same repository, with a login for the server that it is a copy from.
+    #[must_use]
+    pub fn with_login(&self, login: Option<Login>) -> Self {
+        Self { login, ..self.clone() }
     }
 
     /// The git directory.
@@ -146,6 +155,11 @@ impl Git {
             ("GIT_COMMITTER_EMAIL", "refile@localhost"),
         ] {
             set(name, value.as_ref());
+        }
+        if let Some((key, value)) = self.login.as_ref().map(Login::setting) {
+            set("GIT_CONFIG_COUNT", "1".as_ref());
+            set("GIT_CONFIG_KEY_0", key.as_ref());
+            set("GIT_CONFIG_VALUE_0", value.as_ref());
         }
         set("GIT_DIR", self.dir.as_os_str());
         if let Some((tree, index)) = &self.tree {

@@ -18,7 +18,8 @@ pub(super) async fn commit(job: &LandJob<'_>, mirror: &Mirror, tip: &str, tree: 
     let title = one_line(&message(job.site.task));
     let trailers = trailers(job);
     match job.strategy {
-        Strategy::Squash => mirror.commit(tree, tip, &format!("{title}\n\n{trailers}")).await,
+        // A pull request is merged by the forge; what is made here is one commit.
+        Strategy::Squash | Strategy::PullRequest => mirror.commit(tree, tip, &format!("{title}\n\n{trailers}")).await,
         Strategy::Rebase => replay(job, mirror, tip, tree, &trailers).await,
         Strategy::Merge => {
             let change = job.change;

@@ -107,6 +107,18 @@ impl LandJob<'_> {
         Ok(reports.into_iter().find(|report| !report.passed))
     }
 
+    /// Removes the task's attempt branches. They are of no use any more, and a failure to remove them changes nothing.
+    pub(super) async fn tidy(&self, mirror: &Mirror) {
+        let task = &self.site.task.id;
+        let remove = async {
+            let branches = mirror.branches(&names::attempt_branches(task)).await?;
+            mirror.delete(&branches).await
+        };
+        if let Err(error) = remove.await {
+            tracing::warn!(%task, %error, "the attempt branches could not be removed");
+        }
+    }
+
     /// The merge is clean and no longer what was reviewed: it becomes a change of its own.
     async fn rebased(&self, mirror: &Mirror, base: &str, tree: &str) -> Result<Outcome, Failure> {
         let head = mirror.commit(tree, base, &message(self.site.task)).await.map_err(git)?;

@@ -136,6 +136,7 @@ fn word(outcome: &Outcome) -> &'static str {
         Outcome::NeedsInput { .. } => "needs_input",
         Outcome::Reviewed(_) => "reviewed",
         Outcome::Landed { .. } => "landed",
+        Outcome::PullRequestOpen { .. } => "pull_request_open",
         Outcome::Rebased { .. } => "rebased",
         Outcome::LandingRejected { .. } => "landing_rejected",
         Outcome::CalledOff => "called_off",

@@ -36,6 +36,13 @@ impl<'a> Draft<'a> {
         Ok(self)
     }
 
+    /// Whatever the phase's pull request comes to, the phase does something else now.
+    pub(super) fn stop_waiting(&mut self) {
+        if let Some(pull_request) = self.phase_mut().pull_request.as_mut() {
+            pull_request.waits = false;
+        }
+    }
+
     /// Turns to the phase of that name, whatever it does.
     pub(super) fn turn_to(&mut self, name: &str) {
         self.at = self.task.phases.iter().position(|p| p.name == name).unwrap_or(self.at);
@@ -122,6 +129,7 @@ impl<'a> Draft<'a> {
             Queue::Land => PhaseState::Landing,
         };
         let policy = self.policy;
+        self.stop_waiting();
         let phase = self.phase_mut();
         phase.state = state;
         if let Job::Review { reviewer } = &job
@@ -295,6 +303,7 @@ impl<'a> Draft<'a> {
     /// The phase is done; those after it start.
     pub(super) fn accept(&mut self) -> Result<(), Refusal> {
         self.close_attempt(AttemptOutcome::Accepted, None)?;
+        self.stop_waiting();
         let phase = self.phase_mut();
         phase.state = PhaseState::Accepted;
         phase.job = None;
@@ -307,6 +316,7 @@ impl<'a> Draft<'a> {
         if self.attempt().is_ok_and(|a| a.outcome.is_none()) {
             self.close_attempt(AttemptOutcome::Rejected, None)?;
         }
+        self.stop_waiting();
         let phase = self.phase_mut();
         phase.state = PhaseState::Rejected;
         phase.job = None;
@@ -328,6 +338,9 @@ impl<'a> Draft<'a> {
         let now = self.now;
         let phase = &mut self.task.phases[at];
         phase.state = PhaseState::Skipped;
+        if let Some(pull_request) = phase.pull_request.as_mut() {
+            pull_request.waits = false;
+        }
         if phase.job.take().is_some() {
             self.effects.push(Effect::Drop { phase: phase.name.clone() });
         }
@@ -350,6 +363,7 @@ impl<'a> Draft<'a> {
     /// Parks the phase for a person.
     pub(super) fn escalate(&mut self, reason: EscalationReason, detail: impl Into<String>) {
         let detail = crate::text::cut(&detail.into(), 4_000);
+        self.stop_waiting();
         let job = self.phase_mut().job.take();
         let escalation = Escalation {
             id: format!("{}.{}", self.task.id, self.task.escalations.len() + 1),
@@ -371,6 +385,14 @@ impl<'a> Draft<'a> {
         let job = self.phase().job.as_ref().map_or("", |j| j.queue().as_str());
         self.escalate(EscalationReason::PoisonJob, format!("the {job} job {why}"));
         self.done()
+    }
+
+    /// Takes the phase's job away, whoever has it.
+    pub(super) fn drop_job(&mut self) {
+        if self.phase_mut().job.take().is_some() {
+            let phase = self.phase().name.clone();
+            self.effects.push(Effect::Drop { phase });
+        }
     }
 
     fn budget_is_spent(&self) -> bool {

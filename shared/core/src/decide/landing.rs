@@ -105,7 +105,7 @@ pub(super) fn is_called_off(draft: &Draft<'_>) -> bool {
 }
 
 /// The end of a task that was called off in time.
-fn cancelled(mut draft: Draft<'_>) -> Transition {
+pub(super) fn cancelled(mut draft: Draft<'_>) -> Transition {
     // The outcome ended it.
     draft.phase_mut().job = None;
     draft.cancel();
@@ -113,7 +113,7 @@ fn cancelled(mut draft: Draft<'_>) -> Transition {
 }
 
 /// Notes a landing that did not come about and tells how many count.
-fn note_failure(draft: &mut Draft<'_>, failure: &Failure) -> Result<usize, Refusal> {
+pub(super) fn note_failure(draft: &mut Draft<'_>, failure: &Failure) -> Result<usize, Refusal> {
     let attempt = draft.attempt_mut()?;
     attempt.land_failures.push(failure.clone());
     Ok(attempt.land_failures.len().saturating_sub(attempt.forgiven.land_failures))

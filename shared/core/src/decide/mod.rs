@@ -4,6 +4,7 @@
 //! - [`submission`]: a task begins
 //! - `coding`, `reviewing`, `landing`: what workers report
 //! - `person`: what people decide
+//! - `forge`: what people decide on a pull request
 //! - `draft`: the steps that all of these are made of: refile, requeue, escalate, approve, reject
 
 pub mod submission;
@@ -11,6 +12,7 @@ mod coding;
 mod reviewing;
 mod landing;
 mod person;
+mod forge;
 mod draft;
 
 use crate::count::{Count, deltas};
@@ -94,6 +96,8 @@ names! {
         Requeued = "requeued",
         /// The change was approved.
         Approved = "approved",
+        /// A pull request was opened or updated, merged or closed.
+        PullRequest = "pull_request",
         /// The change was brought onto a base that had moved.
         Rebased = "rebased",
         /// The landing did not come about; not charged.
@@ -164,6 +168,7 @@ pub fn decide(task: &Task, event: &Event, policy: &Policy, now: Timestamp) -> Re
                 }
                 Outcome::Reviewed(review) => reviewing::reviewed(draft, review),
                 Outcome::Landed { commit } => landing::landed(draft, commit),
+                Outcome::PullRequestOpen { pull_request } => forge::opened(draft, pull_request),
                 Outcome::Rebased { change } => landing::rebased(draft, change),
                 Outcome::LandingRejected { gate } => landing::rejected(draft, gate),
                 Outcome::CalledOff => landing::called_off(draft),
@@ -174,6 +179,7 @@ pub fn decide(task: &Task, event: &Event, policy: &Policy, now: Timestamp) -> Re
         Event::Decided { escalation, decision, by, note } => {
             person::decided(draft, escalation, decision, by, note.as_deref())
         }
+        Event::Forge { phase, number, news } => forge::news(draft, phase, *number, news),
         Event::Cancelled { by } => person::cancelled(draft, by),
     }
 }

@@ -43,7 +43,15 @@ impl Call {
     }
 }
 
+/// What the names of people on a forge begin with, where reviewers and rejections are named.
+pub const HUMAN: &str = "human:";
+
 impl Review {
+    /// Whether a person gave it on the forge.
+    pub fn is_by_human(&self) -> bool {
+        self.reviewer.starts_with(HUMAN)
+    }
+
     /// A review of a change, of which nothing but the verdict is known.
     pub fn new(reviewer: impl Into<String>, head: impl Into<String>, verdict: Verdict) -> Self {
         Self {

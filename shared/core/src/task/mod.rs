@@ -2,6 +2,7 @@
 
 mod states;
 mod call;
+mod pull_request;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,8 @@ use crate::id::{TaskId, Timestamp};
 use crate::person::{Actor, PersonDecision};
 use crate::policy::OnExhausted;
 use crate::verdict::Verdict;
-pub use call::Call;
+pub use call::{Call, HUMAN};
+pub use pull_request::PullRequest;
 pub use states::{AttemptOutcome, Cause, EscalationReason, PhaseState, Priority, Queue, TaskState};
 
 /// What a reader makes of a field that is missing need not be written: records stay small.
@@ -95,6 +97,9 @@ pub struct Phase {
     /// What was approved, while it lands and after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approval>,
+    /// The pull request that was opened for it, where changes land by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pull_request: Option<PullRequest>,
 }
 
 /// A workflow's own limits for a phase; `None` takes the fleet's.
@@ -419,7 +424,13 @@ impl Phase {
             sent_back: Vec::new(),
             attempts: Vec::new(),
             approval: None,
+            pull_request: None,
         }
+    }
+
+    /// The pull request that people on the forge have to decide on, where that is what the phase waits for.
+    pub fn waiting_pull_request(&self) -> Option<&PullRequest> {
+        self.pull_request.as_ref().filter(|p| p.waits)
     }
 
     /// The attempt that is going on, or was the last.

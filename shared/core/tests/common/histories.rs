@@ -52,6 +52,8 @@ pub(crate) const STEPS: &[&str] = &[
     "landed",
     "landed",
     "rebased",
+    "opened",
+    "opened",
     "conflict",
     "land-failed network",
     "called-off",
@@ -63,12 +65,39 @@ pub(crate) const STEPS: &[&str] = &[
     "person retry",
     "person reject",
     "cancel",
+    "forge merged",
+    "forge @8 merged",
+    "forge closed",
+    "forge closed ann",
+    "forge conflicts",
+    "forge changes new Name the port. It is 80.",
+    "forge changes new {long}",
+    "forge changes new",
+    "forge changes r1 Again.",
+];
+
+/// What people do with a pull request that waits for them.
+pub(crate) const OF_THE_FORGE: &[&str] = &[
+    "forge merged",
+    "forge closed",
+    "forge closed ann",
+    "forge conflicts",
+    "forge changes new Name the port. It is 80.",
+    "forge changes new Say why.",
+    "forge changes new Add a test.",
+    "forge changes new Add a word.",
+    "forge changes new Add a line.",
+    "forge changes r1 Again.",
+    "person refile Do it again.",
+    "coded",
 ];
 
 /// The steps that no person takes, by the queue of the job that they end.
 pub(crate) const OF_WORKERS: [&[&str]; 3] = [
     &["coded", "coded same", "gate lint", "gate empty_diff", "agent-failed crash", "coded"],
     &[
+        "approved 0.9",
+        "approved 0.9",
         "approved 0.9",
         "approved 0.5",
         "needs_changes 0.9",
@@ -78,7 +107,7 @@ pub(crate) const OF_WORKERS: [&[&str]; 3] = [
         "retry_predecessor 0.9 phase:{p}",
         "approved 0.9 stale",
     ],
-    &["rebased", "conflict", "land-failed network", "rebased", "landed"],
+    &["rebased", "conflict", "land-failed network", "rebased", "landed", "opened", "opened", "opened"],
 ];
 
 /// One random move, meant for whatever the task is at when it comes.
@@ -181,7 +210,8 @@ pub(crate) fn text(world: &World, template: &str, other: prop::sample::Index) ->
 }
 
 pub(crate) fn event(world: &mut World, one: &Move) -> Event {
-    let busy: Vec<String> = world.task.phases.iter().filter(|p| p.job.is_some()).map(|p| p.name.clone()).collect();
+    let goes_on = |p: &&refile_core::Phase| p.job.is_some() || p.waiting_pull_request().is_some();
+    let busy: Vec<String> = world.task.phases.iter().filter(goes_on).map(|p| p.name.clone()).collect();
     let phase = if one.aimed && !busy.is_empty() {
         one.phase.get(&busy).clone()
     } else {
@@ -190,6 +220,9 @@ pub(crate) fn event(world: &mut World, one: &Move) -> Event {
     let queue = world.task.phase(&phase).and_then(|p| p.job.as_ref()).map(Job::queue);
     let step = match queue {
         Some(queue) if one.aimed => one.step.get(OF_WORKERS[queue as usize]),
+        None if one.aimed && world.task.phase(&phase).is_some_and(|p| p.waiting_pull_request().is_some()) => {
+            one.step.get(OF_THE_FORGE)
+        }
         _ => one.step.get(STEPS),
     };
     let step = text(world, step, one.other);

@@ -12,10 +12,10 @@ use std::fmt::Write as _;
 
 use refile_core::count::Count;
 use refile_core::decide::submission::{NewTask, Workflow, submit};
-use refile_core::event::PersonDecision;
+use refile_core::event::{HumanReview, News, PersonDecision};
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::gate::GateReport;
-use refile_core::task::{Change, PhaseLimits, Review, Usage};
+use refile_core::task::{Change, PhaseLimits, PullRequest, Review, Usage};
 use refile_core::verdict::{Verdict, VerdictKind};
 use refile_core::{
     Effect, Event, Job, Outcome, Phase, Policy, Priority, Refusal, Task, TaskId, Timestamp, Transition, decide,
@@ -96,7 +96,8 @@ impl World {
     /// The phase that steps are about.
     pub(crate) fn focus(&self) -> &Phase {
         let phases = &self.task.phases;
-        let parked = || phases.iter().find(|p| self.task.open_escalation(&p.name).is_some());
+        let waits = |p: &&Phase| self.task.open_escalation(&p.name).is_some() || p.waiting_pull_request().is_some();
+        let parked = || phases.iter().find(waits);
         phases.iter().find(|p| p.job.is_some()).or_else(parked).unwrap_or(&phases[phases.len() - 1])
     }
 
@@ -127,6 +128,8 @@ impl World {
             "review-failed" => review(&phase, Verdict::retry("no reply"), Some(failure(rest))),
             "landed" => Outcome::Landed { commit: format!("merged{}", self.step) },
             "rebased" => Outcome::Rebased { change: self.change() },
+            "opened" => Outcome::PullRequestOpen { pull_request: pull_request(&phase) },
+            "forge" => return self.news(&phase, rest),
             "conflict" => Outcome::LandingRejected { gate: gate("merge_conflict", false) },
             "called-off" => Outcome::CalledOff,
             "land-failed" => Outcome::LandingFailed { failure: failure(rest) },
@@ -164,6 +167,26 @@ impl World {
         }
     }
 
+    /// `merged`, `closed`, `closed ann`, `changes ID WORDS`; `@8` before it makes it news of another pull request.
+    fn news(&self, phase: &Phase, rest: &str) -> Event {
+        let (number, rest) = rest.strip_prefix("@8 ").map_or((7, rest), |rest| (8, rest));
+        let (word, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        let head = phase.pull_request.as_ref().map(|p| p.head.clone()).unwrap_or_default();
+        let news = match word {
+            "merged" => News::Merged { commit: format!("merged{}", self.step), head, by: Some("ann".to_owned()) },
+            "closed" => News::Closed { by: Some(rest.to_owned()).filter(|by| !by.is_empty()) },
+            "conflicts" => News::Conflicts,
+            "changes" => {
+                let (id, words) = rest.split_once(' ').unwrap_or((rest, ""));
+                let id = if id == "new" { format!("r{}", self.step) } else { id.to_owned() };
+                let review = HumanReview { id, by: "ann".to_owned(), head, words: words.to_owned() };
+                News::ChangesRequested { reviews: vec![review] }
+            }
+            other => panic!("no such news: {other}"),
+        };
+        Event::Forge { phase: phase.name.clone(), number, news }
+    }
+
     fn decided(&self, phase: &Phase, rest: &str) -> Event {
         let (word, rest) = rest.split_once(' ').unwrap_or((rest, ""));
         let decision = match word {
@@ -182,6 +205,20 @@ impl World {
         let latest = self.task.escalations.iter().rev().find(|e| e.phase == phase.name);
         let escalation = latest.map_or_else(|| "t1.99".to_owned(), |e| e.id.clone());
         Event::Decided { escalation, decision, by: "ann".to_owned(), note: None }
+    }
+}
+
+/// There is one for a task, whatever its head is.
+fn pull_request(phase: &Phase) -> PullRequest {
+    let head = phase.attempt().and_then(|a| a.change.as_ref()).map_or_else(String::new, |c| c.head.clone());
+    PullRequest {
+        number: 7,
+        url: "https://forge.example/pulls/7".to_owned(),
+        branch: "refile/t1/pull-request".to_owned(),
+        attempt: 0,
+        head,
+        waits: false,
+        reviews: Vec::new(),
     }
 }
 
@@ -246,7 +283,13 @@ pub(crate) fn outcome_line(phase: &str, result: &Result<Transition, Refusal>) ->
     let found = done.task.phase(phase).map(|p| (p.state.as_str(), p.attempt_number()));
     let (state, attempt) = found.unwrap_or(("gone", 0));
     let parked = if done.task.open_escalation(phase).is_some() { ", parked" } else { "" };
-    format!("{state} #{attempt}{parked}, {}: {}", done.task.state, effects(phase, done))
+    let waits = found_waiting(done, phase);
+    format!("{state} #{attempt}{parked}{waits}, {}: {}", done.task.state, effects(phase, done))
+}
+
+fn found_waiting(done: &Transition, phase: &str) -> &'static str {
+    let waits = done.task.phase(phase).is_some_and(|p| p.waiting_pull_request().is_some());
+    if waits { ", proposed" } else { "" }
 }
 
 /// The effects without notices.
@@ -307,7 +350,7 @@ impl Table {
         world.run(before);
         let event = world.event(step);
         let phase = match &event {
-            Event::Outcome { phase, .. } | Event::Poisoned { phase, .. } => phase.clone(),
+            Event::Outcome { phase, .. } | Event::Poisoned { phase, .. } | Event::Forge { phase, .. } => phase.clone(),
             _ => world.focus().name.clone(),
         };
         let task_before = world.task.clone();

@@ -1,0 +1,465 @@
+//! Whole stories with a forge: the fleet as a process, a server that speaks the three wire formats, and a real repository
+//! behind it that people merge into.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod common;
+#[path = "../../shared/forge/tests/fake/mod.rs"]
+mod fake;
+
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use axum::http::Method;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use common::{git, program, until};
+use fake::{Fake, PROJECT, TOKEN};
+use refile_config::ForgeKind;
+use serde_json::Value;
+
+const DEADLINE: Duration = Duration::from_mins(1);
+const SECRET: &str = "secret-of-the-webhooks";
+
+/// A fleet, its repository and the forge on which that lies.
+struct Story {
+    root: tempfile::TempDir,
+    fake: Fake,
+    running: Vec<(Child, PathBuf)>,
+}
+
+impl Story {
+    /// `more` is configuration: keys of `[policy]`, then of `[land]`, then of `[forge]`.
+    fn new(kind: ForgeKind, policy: &str, land: &str, forge: &str) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path();
+        std::fs::create_dir(dir.join("first")).unwrap();
+        std::fs::write(dir.join("first/a.txt"), "a\n").unwrap();
+        let first = dir.join("first");
+        git(&first, &["init", "-q", "-b", "main"]);
+        git(&first, &["add", "-A"]);
+        git(&first, &["commit", "-q", "-m", "the beginning"]);
+        git(dir, &["clone", "-q", "--bare", "first", "origin.git"]);
+        let fake = Fake::start(kind, &dir.join("origin.git"));
+        let config = format!(
+            "[repository]\nurl = \"origin.git\"\n\
+             [policy]\nbackoff = \"100ms\"\nmax_backoff = \"300ms\"\n{policy}\n\
+             [coordinator]\nlisten = \"127.0.0.1:0\"\n\
+             [agents.fixer]\ncommand = [\"sh\", \"-c\", \"cat > work.txt\"]\n\
+             [reviewers.strict]\ncommand = [\"sh\", \"-c\", \"echo APPROVE\"]\n\
+             [land]\nstrategy = \"pull_request\"\n{land}\n\
+             [forge]\nkind = \"{}\"\nbase_url = \"{}\"\nproject = \"{PROJECT}\"\ntoken_env = \"FORGE_TOKEN\"\n{forge}\n",
+            kind.as_str(),
+            fake.url
+        );
+        std::fs::write(dir.join("refile.toml"), config).unwrap();
+        Self { root, fake, running: Vec::new() }
+    }
+
+    fn dir(&self) -> &Path {
+        self.root.path()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(program("refile"));
+        let passed = std::env::vars_os().filter(|(k, _)| !k.to_string_lossy().starts_with("REFILE_"));
+        command.env_clear().envs(passed).env("FORGE_TOKEN", TOKEN).env("REFILE_WEBHOOK_SECRET", SECRET);
+        command.current_dir(self.dir()).stdin(Stdio::null()).args(["--config", "refile.toml"]).args(args);
+        command
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let out = self.command(&["--json"]).args(args).output().unwrap();
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        serde_json::from_slice(&out.stdout).unwrap()
+    }
+
+    /// Starts a fleet of all parts.
+    fn up(&mut self) -> usize {
+        let log = self.dir().join(format!("log-{}", self.running.len()));
+        let stderr = std::fs::File::create(&log).unwrap();
+        let child = self.command(&["up"]).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
+        self.running.push((child, log));
+        self.running.len() - 1
+    }
+
+    fn log(&self, fleet: usize) -> String {
+        std::fs::read_to_string(&self.running[fleet].1).unwrap()
+    }
+
+    fn address(&self, fleet: usize) -> String {
+        until("the fleet says where it serves", DEADLINE, || {
+            let log = self.log(fleet);
+            let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            lines.find_map(|line| Some(line["address"].as_str()?.to_owned()))
+        })
+    }
+
+    fn submit(&self, title: &str) -> String {
+        let added = self.json(&["submit", title, "-d", "Write the prompt into work.txt."]);
+        let one = if added.is_array() { added[0].clone() } else { added };
+        one["id"].as_str().unwrap().to_owned()
+    }
+
+    fn show(&self, id: &str) -> Value {
+        self.json(&["task", "show", id])
+    }
+
+    /// Waits until the task's pull request waits for people; gives its number and head.
+    fn proposed(&self, id: &str, attempt: u64) -> (u64, String) {
+        until("the pull request waits", DEADLINE, || {
+            let pull_request = self.show(id)["pull_request"].clone();
+            let waits = pull_request["waits"] == true && pull_request["attempt"] == attempt;
+            waits.then(|| (pull_request["number"].as_u64().unwrap(), pull_request["head"].as_str().unwrap().to_owned()))
+        })
+    }
+
+    fn ended(&self, id: &str, state: &str) -> Value {
+        until(&format!("the task is {state}"), DEADLINE, || {
+            let task = self.show(id);
+            (task["state"] == state).then_some(task)
+        })
+    }
+
+    fn branches(&self) -> String {
+        git(&self.dir().join("origin.git"), &["for-each-ref", "--format=%(refname:short)", "refs/heads"])
+    }
+
+    /// Holds that the token is nowhere that anybody reads.
+    fn assert_nothing_leaked(&self) {
+        let mut folders = vec![self.dir().to_path_buf()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap().flatten() {
+                let kind = entry.file_type().unwrap();
+                if kind.is_dir() {
+                    folders.push(entry.path());
+                } else if kind.is_file() {
+                    let bytes = std::fs::read(entry.path()).unwrap_or_default();
+                    let holds = |secret: &str| bytes.windows(secret.len()).any(|part| part == secret.as_bytes());
+                    let basic = BASE64_STANDARD.encode(format!("x-access-token:{TOKEN}"));
+                    let is_clean = [TOKEN, SECRET, &basic].iter().all(|secret| !holds(secret));
+                    assert!(is_clean, "{} holds a secret", entry.path().display());
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Story {
+    fn drop(&mut self) {
+        for (child, log) in &mut self.running {
+            let _ = child.kill();
+            let _ = child.wait();
+            if std::thread::panicking() {
+                let text = std::fs::read_to_string(log).unwrap_or_default();
+                let lines: Vec<&str> = text.lines().collect();
+                eprintln!("--- the end of a log\n{}", lines[lines.len().saturating_sub(30)..].join("\n"));
+            }
+        }
+        if std::thread::panicking() {
+            eprintln!("--- what the forge was asked: {:#?}", self.fake.world().requests);
+        }
+    }
+}
+
+/// An issue becomes one task though two fleets look; a person asks for changes, the fleet follows, a person merges.
+fn from_the_issue_to_the_merge(kind: ForgeKind) {
+    let mut story = Story::new(kind, "", "", "label = \"refile\"\npoll = \"1s\"");
+    let issue = story.fake.world().issue("Say hello", "Write it. @everyone fixes #1", &["refile", "priority:high"]);
+    story.up();
+    story.up();
+    let id = until("the issue is a task", DEADLINE, || {
+        story.json(&["task", "list"]).as_array().unwrap().first().map(|task| task["id"].as_str().unwrap().to_owned())
+    });
+    let (number, head) = story.proposed(&id, 1);
+    {
+        let world = story.fake.world();
+        let pull = &world.pulls[0];
+        assert_eq!((world.pulls.len(), pull.title.as_str(), &pull.head), (1, "Say hello", &head));
+        assert!(pull.body.contains(&format!("For #{issue}.")) && pull.body.contains(&format!("Refile-Task: {id}")));
+        // The issue's words stand in a fence: they call nobody.
+        assert!(pull.body.starts_with("```text\nSay hello\n\nWrite it. @everyone fixes #1\n```\n"), "{}", pull.body);
+        let comments = world.comments_on(number);
+        assert_eq!(comments.len(), 1, "{comments:?}");
+        assert!(comments[0].contains("Attempt 1: approved on"), "{comments:?}");
+        assert!(world.statuses.iter().any(|(commit, status)| *commit == head && status["state"] == "success"));
+    }
+    let remarks = [("work.txt", 1, "This line.")];
+    story.fake.world().review(number, "ann", "CHANGES_REQUESTED", "Greet by name. A bare hello is rude.", &remarks);
+    let (same, second) = story.proposed(&id, 2);
+    assert_eq!(same, number);
+    assert_ne!(second, head);
+    let task = story.show(&id);
+    let first = &task["attempts"][0];
+    assert_eq!(first["required_change"], "Greet by name.");
+    assert_eq!(first["rejection"]["by"], "human:ann");
+    let prompt = task["attempts"][1]["prompt"].as_str().unwrap();
+    let lead = "## ATTEMPT #2 — previous attempt rejected\n\n**Required change**: Greet by name.\n**Reviewer critique**: A bare hello is rude. work.txt:1: This line.";
+    assert!(prompt.starts_with(lead), "{prompt}");
+    assert_eq!((task["priority"].as_str(), task["labels"][0].as_str()), (Some("high"), Some("refile")));
+
+    let commit = story.fake.world().merge(number, "bob", "merged by hand").unwrap();
+    let task = story.ended(&id, "merged");
+    assert_eq!(task["landed"], commit.as_str());
+    until("the issue is told and closed, the branches are gone", DEADLINE, || {
+        let world = story.fake.world();
+        let is_told = world.issues[0].open || world.comments_on(issue).is_empty();
+        drop(world);
+        (!is_told && story.branches() == "main").then_some(())
+    });
+    // One more look of each fleet, and nothing is said twice.
+    let looks = || story.fake.world().asked(&Method::GET, "/issues?state=open");
+    let before = looks();
+    until("both look again", DEADLINE, || (looks() >= before + 4).then_some(()));
+    let world = story.fake.world();
+    let told = world.comments_on(issue);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains(&format!("was merged as {commit}")), "{told:?}");
+    assert_eq!((world.pulls.len(), world.pulls[0].reviews.len().max(1)), (1, 1));
+    assert_eq!(world.comments_on(number).iter().filter(|c| c.contains("<!-- refile task=")).count(), 2);
+    drop(world);
+    assert_eq!(story.json(&["task", "list"]).as_array().unwrap().len(), 1);
+    assert_eq!(task["attempts"].as_array().unwrap().len(), 2);
+    story.assert_nothing_leaked();
+}
+
+#[test]
+fn from_the_issue_to_the_merge_on_github() {
+    from_the_issue_to_the_merge(ForgeKind::Github);
+}
+
+#[test]
+fn from_the_issue_to_the_merge_on_gitea() {
+    from_the_issue_to_the_merge(ForgeKind::Gitea);
+}
+
+#[test]
+fn from_the_issue_to_the_merge_on_gitlab() {
+    from_the_issue_to_the_merge(ForgeKind::Gitlab);
+}
+
+/// The fleet merges by itself: at once where the forge lets it, else as soon as it does.
+fn merged_by_the_fleet(kind: ForgeKind) {
+    let mut story = Story::new(kind, "", "merge = \"auto\"", "poll = \"1s\"");
+    story.up();
+    let id = story.submit("Say hello");
+    let task = story.ended(&id, "merged");
+    let origin = story.dir().join("origin.git");
+    let message = git(&origin, &["log", "-1", "--format=%B", "main"]);
+    assert_eq!(message, format!("Say hello\n\nRefile-Task: {id}\nRefile-Attempt: 1\nReviewed-by: strict"));
+    assert_eq!(task["landed"], git(&origin, &["rev-parse", "main"]));
+    assert_eq!(story.branches(), "main");
+    let method = if kind == ForgeKind::Gitea { Method::POST } else { Method::PUT };
+    story.fake.fault(method, "/merge", 405, 2);
+    let id = story.submit("Say it again");
+    story.ended(&id, "merged");
+    assert_eq!(git(&origin, &["log", "-1", "--format=%(trailers:key=Refile-Task,valueonly)", "main"]), id);
+    assert_eq!(git(&origin, &["rev-list", "--count", "main"]), "3");
+}
+
+#[test]
+fn merged_by_the_fleet_on_github() {
+    merged_by_the_fleet(ForgeKind::Github);
+}
+
+#[test]
+fn merged_by_the_fleet_on_gitea() {
+    merged_by_the_fleet(ForgeKind::Gitea);
+}
+
+#[test]
+fn merged_by_the_fleet_on_gitlab() {
+    merged_by_the_fleet(ForgeKind::Gitlab);
+}
+
+/// The base moves while people look at the pull request, so that they could not merge it any more.
+fn a_conflict_goes_back_to_the_coder(kind: ForgeKind) {
+    let mut story = Story::new(kind, "", "", "poll = \"1s\"");
+    story.up();
+    let id = story.submit("One");
+    let (number, _) = story.proposed(&id, 1);
+    let first = story.dir().join("first");
+    std::fs::write(first.join("work.txt"), "theirs\n").unwrap();
+    git(&first, &["add", "-A"]);
+    git(&first, &["commit", "-q", "-m", "by hand"]);
+    git(&first, &["push", "-q", "../origin.git", "main"]);
+    let (same, _) = story.proposed(&id, 2);
+    assert_eq!(same, number);
+    let task = story.show(&id);
+    let demand = "Rebase onto main and resolve conflicts before reopening";
+    assert_eq!(task["attempts"][0]["required_change"], demand);
+    story.fake.world().merge(number, "ann", "by hand").unwrap();
+    story.ended(&id, "merged");
+}
+
+#[test]
+fn a_conflict_goes_back_to_the_coder_on_github() {
+    a_conflict_goes_back_to_the_coder(ForgeKind::Github);
+}
+
+#[test]
+fn a_conflict_goes_back_to_the_coder_on_gitlab() {
+    a_conflict_goes_back_to_the_coder(ForgeKind::Gitlab);
+}
+
+#[test]
+fn a_person_who_closes_it_rejects_and_a_program_asks_a_person() {
+    let mut story = Story::new(ForgeKind::Github, "", "", "poll = \"1s\"");
+    story.up();
+    let id = story.submit("One");
+    let (number, _) = story.proposed(&id, 1);
+    story.fake.world().close(number, "ann");
+    let task = story.ended(&id, "rejected");
+    assert_eq!(task["attempts"][0]["rejection"]["by"], "human:ann");
+
+    let id = story.submit("Two");
+    let (number, _) = story.proposed(&id, 1);
+    story.fake.world().close(number, "stale[bot]");
+    let task = story.ended(&id, "escalated");
+    assert_eq!(task["escalations"][0]["reason"], "landing_failed");
+    story.json(&["escalation", "retry", task["escalations"][0]["id"].as_str().unwrap()]);
+    let (again, _) = story.proposed(&id, 1);
+    assert_ne!(again, number);
+    story.fake.world().merge(again, "ann", "by hand").unwrap();
+    story.ended(&id, "merged");
+}
+
+#[test]
+fn an_expired_token_waits_for_a_person_with_words_that_say_what_to_do() {
+    let mut story = Story::new(ForgeKind::Github, "max_land_failures = 2", "", "poll = \"1s\"");
+    story.fake.fault(Method::GET, "/pulls", 401, 2);
+    story.up();
+    let id = story.submit("One");
+    let task = story.ended(&id, "escalated");
+    let escalation = &task["escalations"][0];
+    assert_eq!(
+        (escalation["reason"].as_str(), task["attempts"].as_array().unwrap().len()),
+        (Some("landing_failed"), 1)
+    );
+    let detail = escalation["detail"].as_str().unwrap();
+    assert!(detail.contains("$FORGE_TOKEN") && detail.contains("expired"), "{detail}");
+    story.json(&["escalation", "retry", escalation["id"].as_str().unwrap()]);
+    story.proposed(&id, 1);
+    story.assert_nothing_leaked();
+}
+
+#[test]
+fn a_rate_limit_is_waited_for_and_nothing_is_asked_meanwhile() {
+    let mut story = Story::new(ForgeKind::Github, "", "", "poll = \"1s\"");
+    let wait = vec![("retry-after", "4".to_owned())];
+    story.fake.fault_with(Method::POST, "/pulls", 403, 1, wait, r#"{"message":"secondary rate limit"}"#);
+    story.up();
+    let id = story.submit("One");
+    story.proposed(&id, 1);
+    let task = story.show(&id);
+    let failures = task["attempts"][0]["failures"].as_array().unwrap();
+    assert!(failures.len() <= 2 && failures[0].as_str().unwrap().contains("left alone"), "{failures:?}");
+    assert_eq!(story.fake.world().asked(&Method::POST, "/pulls"), 2);
+}
+
+#[test]
+fn commits_of_somebody_else_on_the_branch_are_not_overwritten() {
+    let mut story = Story::new(ForgeKind::Github, "max_land_failures = 1", "", "poll = \"1s\"");
+    story.up();
+    let id = story.submit("One");
+    let (number, head) = story.proposed(&id, 1);
+    let origin = story.dir().join("origin.git");
+    let branch = format!("refs/heads/refile/{id}/pull-request");
+    let tree = git(&origin, &["rev-parse", &format!("{head}^{{tree}}")]);
+    let theirs = git(&origin, &["commit-tree", &tree, "-p", &head, "-m", "by ann"]);
+    git(&origin, &["update-ref", &branch, &theirs]);
+    story.fake.world().review(number, "ann", "CHANGES_REQUESTED", "Do more.", &[]);
+    let task = story.ended(&id, "escalated");
+    let detail = task["escalations"][0]["detail"].as_str().unwrap();
+    assert!(detail.contains("somebody added to it"), "{detail}");
+    assert_eq!(git(&origin, &["rev-parse", &branch]), theirs);
+    // They merge it as it is: that is their word.
+    let commit = story.fake.world().merge(number, "ann", "by hand").unwrap();
+    assert_eq!(story.ended(&id, "merged")["landed"], commit.as_str());
+}
+
+/// The repository has an address on the forge's own server, and git gets in with the token and nothing else.
+#[test]
+fn git_gets_in_over_http_with_the_token_from_the_environment() {
+    let mut story = Story::new(ForgeKind::Github, "", "merge = \"auto\"", "poll = \"1s\"");
+    let file = story.dir().join("refile.toml");
+    let address = format!("url = \"{}/acme/widgets.git\"", story.fake.url);
+    let config = std::fs::read_to_string(&file).unwrap().replace("url = \"origin.git\"", &address);
+    std::fs::write(&file, config.replace(&format!("project = \"{PROJECT}\"\n"), "")).unwrap();
+    story.up();
+    let id = story.submit("One");
+    story.ended(&id, "merged");
+    let origin = story.dir().join("origin.git");
+    assert_eq!(git(&origin, &["log", "-1", "--format=%(trailers:key=Refile-Task,valueonly)", "main"]), id);
+    assert!(story.fake.world().asked(&Method::POST, "/acme/widgets.git/git-receive-pack") > 0);
+    story.assert_nothing_leaked();
+}
+
+#[test]
+fn a_drain_ends_where_people_on_the_forge_have_to_decide() {
+    let story = Story::new(ForgeKind::Github, "", "", "poll = \"1s\"");
+    let id = story.submit("One");
+    let out = story.command(&["up", "--drain"]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(3), "{said}");
+    assert!(said.contains("1 of the open ones wait for people on the forge"), "{said}");
+    story.proposed(&id, 1);
+    // A drain that finds nothing to do looks at the forge all the same before long; a fleet that stays does in any case.
+    assert_eq!(story.fake.world().pulls.len(), 1);
+}
+
+/// Sends a webhook and gives the status.
+fn webhook(address: &str, path: &str, headers: &[(&str, String)], body: &str) -> u16 {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let mut request = format!("POST {path} HTTP/1.1\r\nhost: forge.example\r\nconnection: close\r\n");
+    for (name, value) in headers {
+        let _ = write!(request, "{name}: {value}\r\n");
+    }
+    let _ = write!(request, "content-length: {}\r\n\r\n{body}", body.len());
+    // A body that is refused for its length may not be read to its end.
+    let _ = stream.write_all(request.as_bytes());
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
+}
+
+fn signature(secret: &str, body: &str) -> String {
+    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret.as_bytes());
+    let tag = ring::hmac::sign(&key, body.as_bytes());
+    tag.as_ref().iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+#[test]
+fn a_signed_webhook_makes_the_fleet_look_at_once_and_any_other_does_not() {
+    let mut story = Story::new(ForgeKind::Github, "", "", "poll = \"1h\"");
+    let fleet = story.up();
+    let id = story.submit("One");
+    let (number, _) = story.proposed(&id, 1);
+    let commit = story.fake.world().merge(number, "ann", "by hand").unwrap();
+    let address = story.address(fleet);
+    let (path, body) = ("/api/v1/webhooks/github", r#"{"action":"closed","number":1}"#);
+    let signed = |secret: &str| [("x-hub-signature-256", format!("sha256={}", signature(secret, body)))];
+    let looks = || story.fake.world().asked(&Method::GET, &format!("/pulls/{number}"));
+    let before = looks();
+    assert_eq!(webhook(&address, path, &[], body), 401);
+    assert_eq!(webhook(&address, path, &signed("another"), body), 401);
+    assert_eq!(webhook(&address, path, &signed(SECRET), &body.replace('1', "2")), 401);
+    assert_eq!(webhook(&address, "/api/v1/webhooks/gitlab", &signed(SECRET), body), 401);
+    assert_eq!(webhook(&address, "/api/v1/webhooks/other", &signed(SECRET), body), 404);
+    assert_eq!(webhook(&address, path, &signed(SECRET), &"x".repeat(2 << 20)), 413);
+    assert_eq!((looks(), story.show(&id)["state"].as_str()), (before, Some("open")));
+    // Sent again and again it does no harm.
+    for _ in 0..3 {
+        assert_eq!(webhook(&address, path, &signed(SECRET), body), 202);
+    }
+    assert_eq!(story.ended(&id, "merged")["landed"], commit.as_str());
+    // The name of another host is refused for all that is not a webhook.
+    assert_eq!(webhook(&address, "/api/v1/tasks", &signed(SECRET), body), 403);
+}

@@ -1,0 +1,205 @@
+//! GitHub, Gitea (Forgejo too) and GitLab through one small trait: pull requests, comments, statuses, issues, webhooks.
+//!
+//! This crate says what a forge knows and does what it is told; what follows from it is the core's part.
+//!
+//! # Layout
+//! - [`error`]: why a call came to nothing, as a kind of failure
+//! - [`place`]: which forge a repository lies on
+//! - `http`: requests, pages, errors, and the forge's own limits
+//! - `github`, `gitea`, `gitlab`: the three wire formats
+//! - [`forges`]: the forges of a configuration, each with one client for the whole process
+//! - [`login`]: how git gets in over HTTP
+//! - [`text`]: what people read there, with what is not ours kept from meaning anything
+//! - [`webhook`]: whose word a webhook is
+
+pub mod error;
+pub mod place;
+mod http;
+mod github;
+mod gitea;
+mod gitlab;
+pub mod forges;
+pub mod login;
+pub mod text;
+pub mod webhook;
+
+use std::fmt::Debug;
+
+use async_trait::async_trait;
+use refile_core::event::HumanReview;
+
+pub use error::ForgeError;
+pub use forges::Forges;
+pub use login::Login;
+pub use place::Place;
+
+/// What comes of a call.
+pub type Result<T> = std::result::Result<T, ForgeError>;
+
+/// A change as it is proposed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proposal {
+    /// The branch that holds it.
+    pub branch: String,
+    /// The branch that it is for.
+    pub base: String,
+    /// One line.
+    pub title: String,
+    /// The text below it.
+    pub body: String,
+}
+
+/// A pull request (a merge request on GitLab).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PullRequest {
+    /// Its number in the project.
+    pub number: u64,
+    /// Where people find it.
+    pub url: String,
+    /// The commit that it brings in.
+    pub head: String,
+    /// Where it stands.
+    pub state: State,
+}
+
+/// Where a pull request stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// People have not decided yet.
+    Open {
+        /// Whether the forge is sure that it conflicts with its base.
+        conflicts: bool,
+    },
+    /// It is on the base branch.
+    Merged {
+        /// The commit there.
+        commit: String,
+        /// Whose hand it was, where the forge tells.
+        by: Option<String>,
+    },
+    /// It was closed without a merge.
+    Closed {
+        /// The person who did it, where the forge tells; nobody where it was a program.
+        by: Option<String>,
+    },
+}
+
+/// What a comment is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Thread {
+    /// A pull request.
+    PullRequest(u64),
+    /// An issue.
+    Issue(u64),
+}
+
+/// What is said of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The fleet's gates and reviewers let it through.
+    Success,
+}
+
+/// What came of a merge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Merge {
+    /// It is on the base branch.
+    Done {
+        /// The commit there.
+        commit: String,
+    },
+    /// The forge does not let it through as things stand: checks that run, rules that are not met.
+    NotYet {
+        /// What it said.
+        why: String,
+    },
+    /// The head is another commit than the one that was to be merged.
+    Moved,
+}
+
+/// The message of a merge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its first line.
+    pub title: String,
+    /// What stands below.
+    pub body: String,
+}
+
+/// An open issue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issue {
+    /// Its number in the project.
+    pub number: u64,
+    /// Its title.
+    pub title: String,
+    /// Its text.
+    pub body: String,
+    /// Its labels.
+    pub labels: Vec<String>,
+}
+
+/// One project on a forge. Every call may be made again after an error.
+#[async_trait]
+pub trait Forge: Debug + Send + Sync {
+    /// The open pull request of a branch of the project itself.
+    async fn find(&self, branch: &str) -> Result<Option<PullRequest>>;
+
+    /// Opens a pull request.
+    async fn create(&self, proposal: &Proposal) -> Result<PullRequest>;
+
+    /// Gives a pull request another title and text.
+    async fn update(&self, number: u64, proposal: &Proposal) -> Result<()>;
+
+    /// A pull request as it is now.
+    async fn pull_request(&self, number: u64) -> Result<PullRequest>;
+
+    /// The reviews by people that ask for changes and were not taken back, oldest first; those of `known` ids are left out.
+    async fn changes_requested(&self, number: u64, known: &[String]) -> Result<Vec<HumanReview>>;
+
+    /// The texts of the comments on something, oldest first.
+    async fn comments(&self, on: Thread) -> Result<Vec<String>>;
+
+    /// Adds a comment. [`comment_once`] adds it only once.
+    async fn comment(&self, on: Thread, text: &str) -> Result<()>;
+
+    /// Says something of a commit.
+    async fn status(&self, commit: &str, verdict: Verdict, words: &str) -> Result<()>;
+
+    /// Merges a pull request as one commit, if its head is this one.
+    async fn merge(&self, number: u64, head: &str, message: &Message) -> Result<Merge>;
+
+    /// The open issues with a label, oldest first.
+    async fn issues(&self, label: &str) -> Result<Vec<Issue>>;
+
+    /// Closes an issue.
+    async fn close_issue(&self, number: u64) -> Result<()>;
+
+    /// Removes a branch; one that is not there is removed already.
+    async fn delete_branch(&self, branch: &str) -> Result<()>;
+}
+
+/// Opens the pull request of a branch, or brings the one that is open up to date.
+pub async fn propose(forge: &dyn Forge, proposal: &Proposal) -> Result<PullRequest> {
+    let found = match forge.find(&proposal.branch).await? {
+        Some(found) => found,
+        None => match forge.create(proposal).await {
+            Ok(created) => return Ok(created),
+            // Somebody was quicker, or an answer was lost.
+            Err(error) if error.is(&[409, 422]) => forge.find(&proposal.branch).await?.ok_or(error)?,
+            Err(error) => return Err(error),
+        },
+    };
+    forge.update(found.number, proposal).await?;
+    Ok(found)
+}
+
+/// Adds a comment unless one with this marker is there; tells whether it did.
+pub async fn comment_once(forge: &dyn Forge, on: Thread, marker: &str, text: &str) -> Result<bool> {
+    let there = forge.comments(on).await?;
+    if there.iter().any(|comment| comment.contains(marker)) {
+        return Ok(false);
+    }
+    forge.comment(on, &format!("{marker}\n{text}")).await?;
+    Ok(true)
+}

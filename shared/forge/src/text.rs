@@ -1,0 +1,152 @@
+//! What people read on the forge. Words of models, reviewers and issues stand in fences there: they name nobody, link to
+//! nothing, close nothing and format nothing.
+
+use refile_core::task::{Approval, Attempt, Review};
+use refile_core::{Task, TaskState};
+
+use crate::Message;
+
+/// What every marker begins with. A marker is a comment that nobody sees; it tells what has been said already.
+pub const MARKER: &str = "<!-- refile ";
+
+/// The longest title, in characters.
+const MAX_TITLE: usize = 200;
+/// The longest words of others in one text, in characters.
+const MAX_WORDS: usize = 20_000;
+
+/// One line of at most `max` characters, without what cannot be seen.
+fn line(text: &str, max: usize) -> String {
+    let shown: String = text.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).collect();
+    let shown: String = shown.chars().filter(|c| !c.is_control()).collect();
+    shown.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(max).collect()
+}
+
+/// Words of others, in a fence that nothing in them can end.
+fn fenced(words: &str) -> String {
+    let words: String = words.chars().take(MAX_WORDS).filter(|c| *c == '\n' || *c == '\t' || !c.is_control()).collect();
+    let longest = words.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(longest.max(2) + 1);
+    format!("{fence}text\n{}\n{fence}\n", words.trim_end())
+}
+
+/// A short name within a sentence: in a code span, so that it means nothing.
+fn name(text: &str) -> String {
+    format!("`{}`", line(text, 100).replace('`', "'"))
+}
+
+/// The title of a task's pull request.
+pub fn title(task: &Task) -> String {
+    let title = line(&task.title, MAX_TITLE);
+    if title.is_empty() { format!("Task {}", task.id) } else { title }
+}
+
+/// The trailers by which a landed commit tells its task.
+fn trailers(task: &Task, approval: &Approval) -> String {
+    let by = line(&approval.by.to_string(), MAX_TITLE);
+    format!("Refile-Task: {}\nRefile-Attempt: {}\nReviewed-by: {by}\n", task.id, approval.attempt)
+}
+
+/// The message of the commit on the base branch.
+pub fn message(task: &Task, approval: &Approval) -> Message {
+    Message { title: title(task), body: trailers(task, approval) }
+}
+
+/// The text of a task's pull request. `issue` is the number of the issue that the task came from.
+pub fn body(task: &Task, approval: &Approval, attempt: &Attempt, issue: Option<u64>) -> String {
+    let mut text = fenced(&task.description);
+    if let Some(issue) = issue {
+        text = format!("{text}\nFor #{issue}.\n");
+    }
+    let who = name(&approval.by.to_string());
+    text = format!("{text}\nAttempt {} of task {}, approved by {who}.\n", approval.attempt, task.id);
+    for gate in &attempt.gates {
+        let how = if gate.passed { "passed" } else { "failed" };
+        text = format!("{text}- gate {}: {how}\n", name(&gate.name));
+    }
+    format!("{text}\n{}", trailers(task, approval))
+}
+
+/// What a commit's status says.
+pub fn status(approval: &Approval) -> String {
+    format!("attempt {} approved by {}", approval.attempt, line(&approval.by.to_string(), 80))
+}
+
+/// The marker of the comment on one review.
+pub fn review_marker(task: &Task, phase: &str, attempt: u32, nth: usize) -> String {
+    format!("{MARKER}task={} phase={} attempt={attempt} review={nth} -->", task.id, slug(phase))
+}
+
+/// The comment on one review.
+pub fn review_comment(attempt: u32, review: &Review) -> String {
+    let verdict = &review.verdict;
+    let head: String = review.head.chars().take(12).collect();
+    let mut text = format!(
+        "Attempt {attempt}: {} on {}, by {} (confidence {:.2})\n",
+        verdict.verdict,
+        name(&head),
+        name(&review.reviewer),
+        verdict.conf
+    );
+    for words in [&verdict.required_change, &verdict.critique] {
+        if !words.trim().is_empty() {
+            text = format!("{text}\n{}", fenced(words));
+        }
+    }
+    text
+}
+
+/// The marker of the comment on an issue that tells what became of its task.
+pub fn outcome_marker(task: &Task) -> String {
+    let what = match task.open_escalations().next() {
+        Some(escalation) => slug(&escalation.id),
+        None => task.state.to_string(),
+    };
+    format!("{MARKER}task={} outcome={what} -->", task.id)
+}
+
+/// What became of a task, for those who read its issue; nothing while the fleet works on it.
+pub fn outcome(task: &Task) -> Option<String> {
+    let landed = task.phases.iter().find_map(|p| p.approval.as_ref()?.landed.as_deref());
+    let proposed = task.phases.iter().find_map(|p| p.pull_request.as_ref()).map(|p| format!(" ({})", p.url));
+    let proposed = proposed.unwrap_or_default();
+    let (id, attempts) = (&task.id, task.attempt_number());
+    let what = match task.state {
+        TaskState::Open => return None,
+        TaskState::Escalated => {
+            let reason = task.open_escalations().next().map(|e| e.reason.as_str()).unwrap_or_default();
+            format!("waits for a person: `{reason}`")
+        }
+        TaskState::Merged => format!("was merged as {}{proposed}", landed.unwrap_or("a commit")),
+        TaskState::Accepted => "is finished; there was nothing to land".to_owned(),
+        TaskState::Rejected => format!("was rejected{proposed}"),
+        TaskState::Cancelled => "was called off".to_owned(),
+    };
+    let s = if attempts == 1 { "" } else { "s" };
+    Some(format!("Task {id} {what}, after {attempts} attempt{s}.\n"))
+}
+
+/// What can stand in a marker and cannot end it.
+fn slug(text: &str) -> String {
+    text.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '_' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_ends_a_fence_from_within() {
+        let text = fenced("a\n```\n@everyone closes #1\n`````\n<!-- x -->");
+        let fence = "`".repeat(6);
+        assert!(text.starts_with(&format!("{fence}text\n")) && text.ends_with(&format!("\n{fence}\n")), "{text}");
+        assert_eq!(text.matches(&fence).count(), 2);
+        assert!(fenced(&"`".repeat(50_000)).len() < 3 * MAX_WORDS + 100);
+    }
+
+    #[test]
+    fn names_and_titles_are_one_plain_line() {
+        assert_eq!(name("a`b\n@c\u{1b}"), "`a'b @c`");
+        assert_eq!(line("x\n\nRefile-Task: forged", 100), "x Refile-Task: forged");
+        assert_eq!(slug("a/b --> c--d"), "a_b_____c__d");
+    }
+}
