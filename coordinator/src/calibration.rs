@@ -194,7 +194,7 @@ where
     }
 }
 
-/// Keeps the figures of `refile calibration` as metrics until `shutdown`, from the newest [`FIGURES_OF`] tasks. `reverted` is
+/// Keeps the figures of `refile calibration` as metrics until `shutdown`, from the newest 10,000 tasks. `reverted` is
 /// that of [`walk`]; a process that does not look into git answers with an error.
 pub async fn keep_figures<F>(
     store: &dyn Store,

@@ -5,8 +5,8 @@
 //! - [`names`]: branches and commits, checked before git sees them
 //! - [`mirror`]: the worker's own bare copy of a repository: fetch and push
 //! - [`tree`]: the folder that an attempt works in
-//! - [`trash`]: removes trees and mirrors without making anybody wait
-//! - [`housekeeping`]: keeps the mirrors small
+//! - `trash`: removes trees and mirrors without making anybody wait
+//! - `housekeeping`: keeps the mirrors small
 //! - [`change`]: snapshots, diffs, patch ids and merges
 //! - [`contents`]: the changed files as they are now
 //! - [`entries`]: what a change consists of

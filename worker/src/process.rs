@@ -4,11 +4,11 @@
 //! itself is killed. Without a sandbox a process that leaves the group (`setsid`) is out of reach.
 //!
 //! # Layout
-//! - [`sandbox`]: what a command may reach and use up
-//! - [`probe`]: tries the sandbox at the start, and says what holds
-//! - [`cgroup`]: control groups, where they can be made
-//! - [`capture`]: the beginning and the end of an output
-//! - [`groups`]: process groups, and the watchdog
+//! - `sandbox`: what a command may reach and use up
+//! - `probe`: tries the sandbox at the start, and says what holds
+//! - `cgroup`: control groups, where they can be made
+//! - `capture`: the beginning and the end of an output
+//! - `groups`: process groups, and the watchdog
 
 mod sandbox;
 mod probe;

@@ -172,8 +172,8 @@ async fn a_flaky_gate_passes_when_a_retry_does_and_both_runs_are_kept() {
     let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
     let ran = "run\nflaked\n[the gate `test` ended with exit code 1]\n\n[run 2 of the gate `test`]\nrun\n\
                [the gate `test` failed, and passed in run 2]";
-    assert_eq!((gates[2].passed, gates[2].output.as_str()), (true, ran));
-    let log = artifacts(&place).get(gates[2].log.as_ref().unwrap()).await.unwrap().unwrap();
+    assert_eq!((gates[3].passed, gates[3].output.as_str()), (true, ran));
+    let log = artifacts(&place).get(gates[3].log.as_ref().unwrap()).await.unwrap().unwrap();
     assert_eq!(log, format!("{ran}\n"));
 
     attempt.attempt = 2;
@@ -181,8 +181,8 @@ async fn a_flaky_gate_passes_when_a_retry_does_and_both_runs_are_kept() {
     attempt.gates[0].retries = 2;
     let outcome = attempt.run(&place, &task).await;
     let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
-    assert!(!gates[2].passed);
-    assert_eq!(gates[2].output.matches("run\n[the gate `test` ended").count(), 3, "{}", gates[2].output);
+    assert!(!gates[3].passed);
+    assert_eq!(gates[3].output.matches("run\n[the gate `test` ended").count(), 3, "{}", gates[3].output);
 }
 
 #[tokio::test]
@@ -219,13 +219,13 @@ async fn a_failure_that_the_base_has_as_well_is_not_held_against_the_change() {
     (attempt.attempt, attempt.gates[0].baseline) = (4, Baseline::Ignore);
     let outcome = attempt.run(&place, &task).await;
     let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
-    assert_eq!(names(&gates)[2], ("lint", false));
+    assert_eq!(names(&gates)[3], ("lint", false));
     // So it is where the gate's script comes with the change.
     attempt.agent = agent("echo 'exit 1' > check.sh");
     (attempt.attempt, attempt.gates[0].run) = (5, "sh ./check.sh".to_owned());
     let outcome = attempt.run(&place, &task).await;
     let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
-    assert_eq!(names(&gates)[2], ("lint", false));
+    assert_eq!(names(&gates)[3], ("lint", false));
     assert_eq!(std::fs::read_dir(place.workspace.dir().join("trees")).unwrap().count(), 0);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The commands are those of `worker/src/git`: `version`, `init`, `fetch`, `ls-remote`, `push`, `rev-parse`, `cat-file`,
 //! `merge-base`, `commit-tree`, `diff-tree`, `patch-id`, `merge-tree`, `grep`, `log`, `read-tree`, `checkout-index`, `add`,
-//! `write-tree`, `ls-files`, `check-attr`, `gc`, `for-each-ref` and `update-ref`. [`every_command_is_run`] holds that the list is whole.
+//! `write-tree`, `ls-files`, `check-attr`, `gc`, `for-each-ref`, `update-ref`, `rev-list` and `hash-object`. [`every_command_is_run`] holds that the list is whole.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -48,6 +48,8 @@ const COMMANDS: &[&str] = &[
     "gc",
     "for-each-ref",
     "update-ref",
+    "rev-list",
+    "hash-object",
 ];
 
 /// Runs a script as an agent or a user without any protection would.
@@ -88,6 +90,10 @@ async fn host(place: &Place, mirror: &Mirror, tree: &Tree, base: &str, fence: u6
     tree.kept_with_lfs(&files).await.unwrap();
     mirror.patch_id(base, &head).await.unwrap();
     let merge = mirror.bring(&now, base, &head).await.unwrap();
+    assert!(mirror.is_before(base, &head).await.unwrap());
+    let commits = mirror.commits(base, &head).await.unwrap();
+    mirror.commit_by(&merge.tree, &now, &commits[0].author, &commits[0].message).await.unwrap();
+    mirror.commit_merge(&merge.tree, &now, &head, "Merge").await.unwrap();
     mirror.with_markers(&head, &files).await.unwrap();
     mirror.with_trailer(&head, &[], "Refile-Task", "t1").await.unwrap();
     mirror.reverted(&head, "Refile-Task").await.unwrap();
