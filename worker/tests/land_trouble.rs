@@ -23,7 +23,7 @@ use tokio::io::AsyncWriteExt;
 #[track_caller]
 fn failed(outcome: Outcome, words: &[&str]) -> Failure {
     let Outcome::LandingFailed { failure } = outcome else { panic!("{outcome:?}") };
-    assert_eq!(failure.kind, FailureKind::Repository);
+    assert!(matches!(failure.kind, FailureKind::Repository | FailureKind::Auth), "{failure}");
     for word in words {
         assert!(failure.detail.contains(word), "{failure} does not say {word:?}");
     }
@@ -175,6 +175,7 @@ async fn a_token_that_has_expired_is_told_and_nobody_is_charged() {
     {
         server.deny(status, service);
         let failure = failed(land(&place, &it).await, &["does not let this worker in", "has expired"]);
+        assert_eq!(failure.kind, FailureKind::Auth);
         assert!(!failure.detail.contains("hunter2"), "{failure}");
         let event =
             Event::Outcome { phase: "change".to_owned(), attempt: 1, outcome: Outcome::LandingFailed { failure } };
