@@ -78,16 +78,6 @@ pub enum GitError {
         /// The branches that there are.
         branches: Vec<String>,
     },
-    /// The remote asks for other credentials.
-    #[error(
-        "{url} refused the worker's credentials: {stderr}\n  a token may have expired: renew the one in the repository's address, or the key that the ssh agent holds"
-    )]
-    Credentials {
-        /// The repository.
-        url: String,
-        /// What git said.
-        stderr: String,
-    },
     /// The remote refused a push.
     #[error("{url} refused the push to `{branch}`: {reason}")]
     Refused {
@@ -100,7 +90,7 @@ pub enum GitError {
     },
     /// Whoever holds the repository does not know this worker, or not any more.
     #[error(
-        "{url} does not let this worker in: {stderr}\n  its token, password or key is missing, has expired or lacks the right: give it a new one"
+        "{url} does not let this worker in: {stderr}\n  its token, password or key is missing, has expired or lacks the right: renew the one in the repository's address, or the key that the ssh agent holds"
     )]
     Denied {
         /// The repository.
@@ -177,7 +167,7 @@ impl GitError {
     pub fn failure(&self) -> Failure {
         let kind = match self {
             Self::Run(_) | Self::Folder { .. } => FailureKind::Configuration,
-            Self::Credentials { .. } => FailureKind::Auth,
+            Self::Denied { .. } => FailureKind::Auth,
             _ => FailureKind::Repository,
         };
         Failure::new(kind, self.to_string())

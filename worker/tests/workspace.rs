@@ -193,7 +193,7 @@ async fn credentials_that_are_refused_are_told_from_a_repository_that_is_not_the
         let of = Task { repository: url, ..task(&place, "t1") };
         let why = failure(&place, &of).await;
         assert_eq!(why.kind, FailureKind::Auth, "{why}");
-        assert!(why.detail.contains("refused the worker's credentials") && why.detail.contains("renew"), "{why}");
+        assert!(why.detail.contains("does not let this worker in") && why.detail.contains("renew"), "{why}");
         assert!(!why.detail.contains("expired-token"), "{why}");
     }
 }

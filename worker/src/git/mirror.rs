@@ -50,7 +50,7 @@ const REFUSED_CREDENTIALS: &[&str] = &[
     "could not read Username",
     "could not read Password",
     "terminal prompts disabled",
-    "Permission denied (publickey",
+    "Permission denied (",
     "error: 401",
     "error: 403",
 ];
@@ -164,7 +164,7 @@ impl Mirror {
     async fn explain(&self, error: GitError, branch: &str) -> GitError {
         let GitError::Failed { stderr, .. } = &error else { return error };
         if REFUSED_CREDENTIALS.iter().any(|said| stderr.contains(said)) {
-            return GitError::Credentials { url: names::shown(&self.url), stderr: stderr.clone() };
+            return GitError::Denied { url: names::shown(&self.url), stderr: stderr.clone() };
         }
         if stderr.contains("couldn't find remote ref") {
             return match self.branches("").await {
@@ -173,11 +173,6 @@ impl Mirror {
                 }
                 Err(error) => error,
             };
-        }
-        let denies =
-            ["could not read Username", "could not read Password", "Authentication failed", "Permission denied ("];
-        if denies.iter().chain(&["error: 401", "error: 403"]).any(|words| stderr.contains(words)) {
-            return GitError::Denied { url: names::shown(&self.url), stderr: stderr.clone() };
         }
         if ["does not appear to be a git repository", "does not exist", "not found"].iter().any(|s| stderr.contains(s))
         {
