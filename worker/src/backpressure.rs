@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use refile_config::{Agent, Config, Provider, Reviewer};
-use refile_core::failure::{Behaviour, Failure, FailureKind, Scope};
+use refile_core::failure::{Failure, FailureKind, Scope};
 use refile_store::{
     Admission, Draw, Entry, Limits, Pass, Pause, PauseLength, PauseTarget, Paused, ProviderPart, Store,
 };
@@ -218,12 +218,6 @@ fn length(failure: &Failure) -> PauseLength {
     }
 }
 
-/// Whether the provider has answered, though with nothing that is of use.
-fn is_answer(failure: &Failure) -> bool {
-    use FailureKind::{ContextTooLong, Empty, Filtered, Refused, Truncated, WrongReceipt};
-    matches!(failure.kind, Truncated | Refused | Filtered | Empty | ContextTooLong | WrongReceipt)
-}
-
 /// A call that is not let through.
 fn turned_away(why: impl AsRef<str>) -> Failure {
     Failure { scope: Scope::Key, ..Failure::new(FailureKind::RateLimit, why) }
@@ -270,7 +264,7 @@ impl Turnstile for Backpressure {
             PauseTarget::Queue(_) => None,
         });
         match failure {
-            Some(failure) if is_pausing(failure) => {
+            Some(failure) if failure.pauses() => {
                 let model = part.model.clone().filter(|_| failure.scope == Scope::Model);
                 let about = ProviderPart { model, ..part };
                 let all: BTreeSet<ProviderPart> = probes.chain([about]).collect();
@@ -278,7 +272,7 @@ impl Turnstile for Backpressure {
                     self.hold(part, length(failure), &failure.to_string()).await;
                 }
             }
-            Some(failure) if !is_answer(failure) => {
+            Some(failure) if !failure.kind.is_answer() => {
                 // Nobody knows more than before: the next one tries later.
                 for part in &mut probes {
                     self.hold(&part, PauseLength::Growing, &failure.to_string()).await;
@@ -294,9 +288,4 @@ impl Turnstile for Backpressure {
             }
         }
     }
-}
-
-/// Whether a failure holds more back than the call that it befell: then its job goes back, and nothing is counted.
-pub fn is_pausing(failure: &Failure) -> bool {
-    failure.kind.behaviour() == Behaviour::PauseProvider && failure.scope != Scope::Call
 }

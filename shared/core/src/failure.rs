@@ -83,6 +83,12 @@ impl FailureKind {
         }
     }
 
+    /// Whether the provider has answered all the same, though with nothing that is of use: so it need not be left alone.
+    pub fn is_answer(self) -> bool {
+        use FailureKind::{ContextTooLong, Empty, Filtered, Refused, Truncated, WrongReceipt};
+        matches!(self, Truncated | Refused | Filtered | Empty | ContextTooLong | WrongReceipt)
+    }
+
     /// What is done about a failure of this kind. Nothing here is charged to the coder, and whatever is done, a person
     /// is asked after [`crate::Policy::max_review_failures`] failed reviews of one attempt.
     pub fn behaviour(self) -> Behaviour {
@@ -155,8 +161,12 @@ impl Failure {
     /// Whether further jobs would meet it too: a provider that must be left alone, or a key or model that it turns down.
     /// A job that has cost nothing is put back then, and nothing is counted.
     pub fn holds_beyond_the_call(&self) -> bool {
-        let behaviour = self.kind.behaviour();
-        matches!(behaviour, Behaviour::PauseProvider | Behaviour::StopPool) && self.scope != Scope::Call
+        self.pauses() || (self.kind.behaviour() == Behaviour::StopPool && self.scope != Scope::Call)
+    }
+
+    /// Whether a provider is to be left alone for more than the call that was turned away.
+    pub fn pauses(&self) -> bool {
+        self.kind.behaviour() == Behaviour::PauseProvider && self.scope != Scope::Call
     }
 
     /// The longest detail that a record keeps, in characters.

@@ -25,7 +25,6 @@ use refile_core::task::Usage;
 
 use super::transcript::Transcript;
 use super::{Ended, Job, Ran, digest};
-use crate::backpressure::is_pausing;
 use crate::llm::{Answer, Message, Question, Tool};
 use crate::process::{tail, without_secrets};
 use stuck::{Step, stuck};
@@ -277,7 +276,7 @@ fn wait(failure: &Failure, tries: u32, has_cost: bool) -> Option<Duration> {
         return None;
     }
     match failure.kind.behaviour() {
-        Behaviour::PauseProvider if is_pausing(failure) && !has_cost => None,
+        Behaviour::PauseProvider if failure.pauses() && !has_cost => None,
         Behaviour::PauseProvider if failure.kind == FailureKind::Quota => None,
         Behaviour::PauseProvider => {
             let asked = failure.retry_after_ms.map_or(Duration::from_secs(15), Duration::from_millis);
