@@ -3,17 +3,24 @@
 
 mod common;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use common::model::{End, Model, Say, says};
 use refile_config::Provider;
 use refile_config::schema::ProviderKind;
 use refile_core::failure::{Failure, FailureKind, Scope};
-use refile_worker::llm::{Answer, Client, Message, Question};
+use refile_store::Pass;
+use refile_worker::llm::{Answer, Call, Client, Left, Message, Question, Turnstile};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn ask(provider: &Provider) -> Answer {
+    ask_with(&Client::new().unwrap(), provider).await
+}
+
+async fn ask_with(client: &Client, provider: &Provider) -> Answer {
     let messages = [Message::user("one")];
     let question = Question {
         provider: "p",
@@ -25,7 +32,7 @@ async fn ask(provider: &Provider) -> Answer {
         schema: None,
         tools: &[],
     };
-    Client::new().unwrap().ask(provider, &question).await
+    client.ask(provider, &question).await
 }
 
 async fn failure(kind: ProviderKind, say: Say) -> Failure {
@@ -121,4 +128,38 @@ async fn a_connection_that_is_cut_or_refused_is_a_network_failure() {
     cut.await.unwrap();
     // Nobody listens there any more.
     assert_eq!(ask(&provider).await.text.unwrap_err().kind, FailureKind::Network);
+}
+
+/// Lets every call through and keeps for how long each said that nothing is left.
+#[derive(Debug, Default)]
+struct Gate(Mutex<Vec<Option<Duration>>>);
+
+#[async_trait]
+impl Turnstile for Gate {
+    async fn enter(&self, _: &Call<'_>) -> Result<Option<Pass>, Failure> {
+        Ok(None)
+    }
+
+    async fn left(&self, _: &Call<'_>, _: Option<Pass>, left: Left<'_>) {
+        self.0.lock().unwrap().push(left.used_up);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_tells_that_nothing_is_left_of_a_limit() {
+    let with = |remaining: &str| {
+        let Say::Reply(status, _, body) = says(ProviderKind::Openai, "hello", End::Said) else { panic!("no reply") };
+        let headers = vec![
+            ("x-ratelimit-remaining-requests", remaining.to_owned()),
+            ("x-ratelimit-reset-requests", "1m30s".to_owned()),
+        ];
+        Say::Reply(status, headers, body)
+    };
+    let model = Model::start(vec![with("0"), with("7")]).await;
+    let gate = Arc::new(Gate::default());
+    let client = Client::new().unwrap().behind(gate.clone());
+    for _ in 0..2 {
+        assert!(ask_with(&client, &model.provider(ProviderKind::Openai)).await.text.is_ok());
+    }
+    assert_eq!(*gate.0.lock().unwrap(), [Some(Duration::from_secs(90)), None]);
 }
