@@ -7,6 +7,9 @@ mod common;
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../worker/tests/common/model.rs"]
 mod model;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../worker/tests/common/tools.rs"]
+mod tools;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +19,7 @@ use axum::body::Bytes;
 use common::command::Desk;
 use common::git;
 use common::redis::Redis;
-use model::{End, whole};
+use model::{End, Say, whole};
 use refile_config::schema::ProviderKind;
 use serde_json::{Value, json};
 
@@ -130,19 +133,52 @@ impl Bug {
     }
 }
 
-/// A model that judges by what it is shown; gives its address.
-async fn judge() -> String {
+/// What the coder's model does next: it looks, writes what this attempt leaves, runs the tests, and ends.
+fn coding(bug: &Bug, talk: &[Value], prompt: &str) -> Say {
+    let attempt = prompt.strip_prefix("## ATTEMPT #").map_or(1, |rest| rest[..1].parse().unwrap());
+    let (file, content) = bug.after(attempt);
+    let told: Vec<&str> = talk.iter().filter(|m| m["role"] == "tool").filter_map(|m| m["content"].as_str()).collect();
+    let test = ("bash", json!({ "command": "sh test.sh" }));
+    let calls = match told[..] {
+        [] => vec![("read", json!({ "path": file })), test],
+        [_, before] => {
+            // What a gate turned down fails here, too; what a judge turned down does not.
+            assert_eq!(before.contains("exit code 0"), bug.how == "judge" && attempt > 1, "{}: {before}", bug.name);
+            vec![("write", json!({ "path": file, "content": content })), test]
+        }
+        [.., after] => {
+            let is_right = attempt == bug.attempts() || bug.how == "judge";
+            assert_eq!(after.contains("exit code 0"), is_right && bug.how != "never", "{}: {after}", bug.name);
+            vec![("done", json!({ "summary": format!("{} in attempt {attempt}", bug.title) }))]
+        }
+    };
+    tools::calls(ProviderKind::Openai, "", &calls)
+}
+
+/// A model that judges and codes by what it is shown; gives its address.
+async fn scripted_model() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}/", listener.local_addr().unwrap());
     let answer = async |body: Bytes| {
         let asked: Value = serde_json::from_slice(&body).unwrap();
-        let texts = asked["messages"].as_array().unwrap().iter().filter_map(|m| m["content"].as_str());
-        let packet = texts.collect::<Vec<_>>().join("\n");
+        let talk = asked["messages"].as_array().unwrap();
+        let texts = talk.iter().filter(|m| m["role"] != "tool").filter_map(|m| m["content"].as_str());
+        let packet = texts.clone().collect::<Vec<_>>().join("\n");
         let bug = Bug::all().into_iter().find(|bug| packet.contains(&format!("Bug: {}\n", bug.name))).unwrap();
-        whole(ProviderKind::Openai, &bug.verdict(&packet).to_string(), End::Said).to_string()
+        if asked.get("tools").is_none() {
+            return whole(ProviderKind::Openai, &bug.verdict(&packet).to_string(), End::Said).to_string();
+        }
+        let prompt = talk.iter().find(|m| m["role"] == "user").unwrap()["content"].as_str().unwrap();
+        let Say::Reply(200, _, said) = coding(&bug, talk, prompt) else { panic!("not a reply") };
+        said
     };
     tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await });
     address
+}
+
+/// The built-in agent, whose model follows a script.
+fn built_in_agent(_: &Desk, _: &[Bug]) -> String {
+    "[agents.fixer]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"gpt-4.1\"\n".to_owned()
 }
 
 /// A command agent that leaves what each bug's attempts leave.
@@ -164,7 +200,7 @@ fn command_agent(place: &Desk, bugs: &[Bug]) -> String {
 async fn ten_bugs(store: Option<String>, agent: fn(&Desk, &[Bug]) -> String) {
     let (place, bugs) = (Desk::empty(), Bug::all());
     assert_eq!(bugs.len(), 10);
-    let address = judge().await;
+    let address = scripted_model().await;
     let store = store.unwrap_or_else(|| "sqlite:fleet.db".to_owned());
     let config = format!(
         "store = \"{store}\"\n[policy]\nbackoff = \"50ms\"\nmax_attempts = {CAP}\n{}\
@@ -241,6 +277,17 @@ async fn a_command_agent_fixes_ten_bugs_on_sqlite() {
 async fn a_command_agent_fixes_ten_bugs_on_redis() {
     let server = Redis::start();
     ten_bugs(Some(server.url()), command_agent).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_built_in_agent_fixes_ten_bugs_on_sqlite() {
+    ten_bugs(None, built_in_agent).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_built_in_agent_fixes_ten_bugs_on_redis() {
+    let server = Redis::start();
+    ten_bugs(Some(server.url()), built_in_agent).await;
 }
 
 /// Holds of each fixture what the runs above rely on: the attempts that a gate turns down fail the tests, the others pass.
