@@ -95,6 +95,60 @@ async fn a_model_that_turns_the_agent_away_is_waited_for_and_nobody_is_charged()
     assert_eq!(shown["spent"]["output_tokens"], 8);
 }
 
+/// A program that is turned away for the first seconds, as its preset reads it, and notes each run.
+const TURNED_AWAY: &str = r#"cat > /dev/null
+now=$(date +%s)
+[ -e began ] || echo "$now" > began
+if [ $((now - $(cat began))) -lt 4 ]; then
+    echo away >> runs
+    echo '{"type":"result","is_error":true,"api_error_status":429,"result":"Rate limit: try again in 2s"}'
+    exit 1
+fi
+echo well >> runs
+echo "$REFILE_TASK_ID" > "$OLDPWD/$REFILE_TASK_ID.txt"
+echo '{"type":"result","is_error":false,"result":"Done."}'
+"#;
+
+#[test]
+fn a_program_that_its_provider_turns_away_is_left_alone_by_the_whole_fleet() {
+    let place = Desk::new();
+    place.write("stage/claude.sh", TURNED_AWAY);
+    let stage = place.path("stage");
+    let config = format!(
+        "[repository]\nurl = \"repo\"\n[workers]\ncoders = 4\n\
+         [agents.known]\npreset = \"claude\"\ncommand = [\"sh\", \"-c\", \"cd {0} && . ./claude.sh\"]\n\
+         writable = [\"{0}\"]\n[reviewers.strict]\ncommand = [\"sh\", \"-c\", \"echo APPROVE\"]\n",
+        stage.display()
+    );
+    place.write("refile.toml", &config);
+    let lines: Vec<String> = (1..=12).map(|n| json!({"title": format!("Task {n}")}).to_string()).collect();
+    place.write("tasks.jsonl", &lines.join("\n"));
+    place.ok(&["submit", "--file", "tasks.jsonl"]);
+    place.run(&["up", "--drain"]).must(0, &["the provider is paused for the whole fleet", "agent:known"]);
+
+    let tasks = place.json(&["task", "list", "--limit", "50"]);
+    let tasks = tasks.as_array().unwrap();
+    assert_eq!(tasks.len(), 12);
+    for task in tasks {
+        let shown = place.json(&["task", "show", task["id"].as_str().unwrap()]);
+        let attempts = shown["attempts"].as_array().unwrap();
+        assert_eq!((&shown["state"], attempts.len()), (&json!("merged"), 1), "{shown:#}");
+        assert!(attempts[0]["agent_failures"].as_array().is_none_or(Vec::is_empty), "{shown:#}");
+    }
+    let runs = std::fs::read_to_string(stage.join("runs")).unwrap();
+    let (well, away) = (runs.matches("well").count(), runs.matches("away").count());
+    // Those that ran when the first was turned away, and a probe each time that a pause of two seconds was over.
+    assert!(well == 12 && (1..=4 + 3).contains(&away), "{well} well, {away} turned away");
+    let listed = place.json(&["provider", "list"]);
+    assert_eq!(
+        (&listed[0]["name"], &listed[0]["kind"], &listed[0]["pauses"]),
+        (&json!("agent:known"), &json!("agent"), &json!([]))
+    );
+    let paused = place.json(&["provider", "pause", "agent:known"]);
+    assert_eq!((&paused["name"], &paused["state"]), (&json!("agent:known"), &json!("paused")));
+    assert_eq!(place.json(&["provider", "list"])[0]["pauses"][0]["state"], "paused");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_over_the_protocol_lands_its_change() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../worker/tests/scripts/acp_agent.py");

@@ -34,7 +34,9 @@ use crate::workspace::Claim;
 /// What every agent is given.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'a> {
-    /// Who does it.
+    /// Who does it, by name.
+    pub name: &'a str,
+    /// And as configured.
     pub agent: &'a Agent,
     /// The providers of models.
     pub providers: &'a IndexMap<String, Provider>,
@@ -97,10 +99,17 @@ impl Ran {
 /// Runs an agent to its end. Dropping the future ends everything that it started.
 pub async fn run(job: &Job<'_>) -> Ran {
     match job.agent.kind {
-        AgentType::Command => command::run(job).await,
         AgentType::Llm => model::run(job).await,
-        AgentType::Acp => acp::run(job).await,
+        AgentType::Command => watched(job, command::run(job)).await,
+        AgentType::Acp => watched(job, acp::run(job)).await,
     }
+}
+
+/// Runs a program that calls models by itself: where it is turned away, the fleet leaves it alone for a while.
+async fn watched(job: &Job<'_>, run: impl Future<Output = Ran>) -> Ran {
+    let name = format!("agent:{}", job.name);
+    let ran = job.client.run_program(&name, run, |ran| ran.ended.as_ref().err()).await;
+    ran.unwrap_or_else(Ran::not_started)
 }
 
 /// What of the machine an agent reaches from the sandbox.

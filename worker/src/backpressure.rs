@@ -5,12 +5,16 @@
 //! reviewer would call it stay in their queue, unclaimed. When the pause's time is over it is kept: of the jobs that need
 //! it one may be claimed in the whole fleet, and of all calls, whoever makes them, the store lets one through: the probe. A
 //! call that was answered ends the pause; then workers start again one after the other.
+//!
+//! A program that calls models by itself, an agent of type `command` or `acp`, is a provider of its own, `agent:NAME`, and
+//! each of its runs a call.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use refile_config::schema::AgentType;
 use refile_config::{Agent, Config, Provider, Reviewer};
 use refile_core::failure::{Failure, FailureKind, Scope};
 use refile_store::{
@@ -73,8 +77,9 @@ pub struct Backpressure {
     gates: Mutex<HashMap<ProviderPart, Gate>>,
 }
 
-/// A call as pauses know it. A key is told by a digest of it.
-fn part(name: &str, provider: &Provider, model: &str) -> ProviderPart {
+/// A call as pauses know it. A key is told by a digest of it; what a program calls by itself, only the program knows.
+fn part(name: &str, provider: Option<&Provider>, model: &str) -> ProviderPart {
+    let Some(provider) = provider else { return ProviderPart { provider: name.to_owned(), ..ProviderPart::default() } };
     let key = key(provider).ok().flatten().map_or_else(|| "none".to_owned(), |key| digest(key)[..8].to_owned());
     ProviderPart { provider: name.to_owned(), model: Some(model.to_owned()), key: Some(key) }
 }
@@ -92,7 +97,7 @@ impl Backpressure {
             let Some(name) = &reviewer.provider else { return Vec::new() };
             let Some(provider) = config.providers.get(name) else { return Vec::new() };
             let models = reviewer.model.iter().chain(&reviewer.fallback_model);
-            models.map(|model| part(name, provider, model)).collect()
+            models.map(|model| part(name, Some(provider), model)).collect()
         };
         // A reviewer waits until every model that it may ask can be asked, and a panel until all of its members can.
         let parts = |(name, reviewer): (&String, &Reviewer)| {
@@ -100,11 +105,14 @@ impl Backpressure {
             (format!("reviewer:{name}"), asked.flat_map(called).collect::<Vec<_>>())
         };
         let of_agent = |(name, agent): (&String, &Agent)| {
-            let provider = agent.provider.as_ref()?;
-            Some((
-                format!("agent:{name}"),
-                vec![part(provider, config.providers.get(provider)?, agent.model.as_ref()?)],
-            ))
+            let agent_name = format!("agent:{name}");
+            let called = if agent.kind == AgentType::Llm {
+                let provider = agent.provider.as_ref()?;
+                part(provider, Some(config.providers.get(provider)?), agent.model.as_ref()?)
+            } else {
+                part(&agent_name, None, "")
+            };
+            Some((agent_name, vec![called]))
         };
         let calls = config.reviewers.iter().map(parts).filter(|(_, parts)| !parts.is_empty());
         let calls = calls.chain(config.agents.iter().filter_map(of_agent)).collect();
@@ -192,6 +200,11 @@ impl Backpressure {
         }
     }
 
+    /// A call as pauses know it.
+    fn part(&self, call: &Call<'_>) -> ProviderPart {
+        part(call.provider, self.config.providers.get(call.provider), call.model)
+    }
+
     /// What a call takes of the minute.
     fn draws(&self, call: &Call<'_>) -> Vec<Draw> {
         let Some(provider) = self.config.providers.get(call.provider) else { return Vec::new() };
@@ -226,8 +239,7 @@ fn turned_away(why: impl AsRef<str>) -> Failure {
 #[async_trait]
 impl Turnstile for Backpressure {
     async fn enter(&self, call: &Call<'_>) -> std::result::Result<Option<Pass>, Failure> {
-        let Some(provider) = self.config.providers.get(call.provider) else { return Ok(None) };
-        let part = part(call.provider, provider, call.model);
+        let part = self.part(call);
         let entry = Entry { call: part.clone(), probe: call.timeout.min(PROBE), draws: self.draws(call) };
         let (for_probe, for_draws) =
             (Instant::now() + call.timeout / 2, Instant::now() + PATIENCE.min(call.timeout / 2));
@@ -257,8 +269,7 @@ impl Turnstile for Backpressure {
     }
 
     async fn left(&self, call: &Call<'_>, pass: Option<Pass>, Left { failure, used_up }: Left<'_>) {
-        let Some(provider) = self.config.providers.get(call.provider) else { return };
-        let part = part(call.provider, provider, call.model);
+        let part = self.part(call);
         let mut probes = pass.iter().flat_map(|pass| &pass.probes).filter_map(|target| match target {
             PauseTarget::Provider(part) => Some(part.clone()),
             PauseTarget::Queue(_) => None,

@@ -26,7 +26,9 @@ pub struct CodeJob<'a> {
     pub prompt: &'a str,
     /// The earlier change that the attempt goes on from; nothing where it starts from the base.
     pub continue_from: Option<&'a Change>,
-    /// Who makes the attempt.
+    /// Who makes the attempt, by name.
+    pub name: &'a str,
+    /// And as configured.
     pub agent: &'a Agent,
     /// The providers of models.
     pub providers: &'a IndexMap<String, Provider>,
@@ -79,9 +81,9 @@ async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
     let started_with = tree.write().await.map_err(git)?;
 
     job.site.shelf.put("prompt.md", job.prompt.to_owned()).await.map_err(artifact)?;
-    let CodeJob { agent, providers, client, prompt, .. } = *job;
+    let CodeJob { name, agent, providers, client, prompt, .. } = *job;
     let config_dir = job.site.config_dir;
-    let ran = agent::run(&agent::Job { agent, providers, client, config_dir, prompt, tree: &tree, claim }).await;
+    let ran = agent::run(&agent::Job { name, agent, providers, client, config_dir, prompt, tree: &tree, claim }).await;
     run.prompt_digest = Some(agent::digest(job.prompt));
     run.usage = ran.usage;
     run.transcript = Some(job.site.shelf.put("transcript.log", ran.transcript).await.map_err(artifact)?);

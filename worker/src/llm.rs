@@ -101,6 +101,14 @@ pub struct Call<'a> {
     pub timeout: Duration,
 }
 
+impl<'a> Call<'a> {
+    /// The run of a program that calls models by itself, whatever they are.
+    fn of_program(name: &'a str) -> Self {
+        // A run may take hours, and that the program is not turned away shows early.
+        Self { provider: name, model: "", tokens: 0, timeout: Duration::from_mins(1) }
+    }
+}
+
 /// What came of a call that was let through.
 #[derive(Debug, Clone, Copy)]
 pub struct Left<'a> {
@@ -175,6 +183,22 @@ impl Client {
         let (answer, used_up) = self.call(provider, &Question { timeout, ..*question }).await;
         turnstile.left(&call, pass, Left { failure: answer.text.as_ref().err(), used_up }).await;
         answer
+    }
+
+    /// Runs a program that calls models by itself, where it may; gives why not where it may not. `failure` tells why a run
+    /// failed.
+    pub(crate) async fn run_program<T>(
+        &self,
+        name: &str,
+        run: impl Future<Output = T>,
+        failure: impl Fn(&T) -> Option<&Failure>,
+    ) -> Result<T, Failure> {
+        let Some(turnstile) = &self.turnstile else { return Ok(run.await) };
+        let call = Call::of_program(name);
+        let pass = turnstile.enter(&call).await?;
+        let ended = run.await;
+        turnstile.left(&call, pass, Left { failure: failure(&ended), used_up: None }).await;
+        Ok(ended)
     }
 
     /// Asks, and tells for how long the provider says that nothing is left of a limit.

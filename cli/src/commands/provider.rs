@@ -1,5 +1,6 @@
 //! `refile provider`: which providers of models the fleet leaves alone, and since when it may call them again.
 
+use refile_config::schema::AgentType;
 use refile_config::{Config, nearest};
 use refile_core::Timestamp;
 use refile_store::{Pause, PauseTarget, Paused, ProviderPart, Store};
@@ -30,10 +31,10 @@ async fn pauses(store: &dyn Store) -> anyhow::Result<Vec<(ProviderPart, Paused)>
 
 async fn list(context: &Context) -> anyhow::Result<Ended> {
     let pauses = pauses(context.existing_store().await?.as_ref()).await?;
-    let mut names: Vec<&String> = context.config.providers.keys().collect();
-    names.extend(pauses.iter().map(|(part, _)| &part.provider));
+    let mut names: Vec<String> = context.config.providers.keys().cloned().chain(programs(&context.config)).collect();
+    names.extend(pauses.iter().map(|(part, _)| part.provider.clone()));
     let mut seen = std::collections::HashSet::new();
-    names.retain(|name| seen.insert(*name));
+    names.retain(|name| seen.insert(name.clone()));
     let rows: Vec<Value> = names.iter().map(|name| row(&context.config, name, &pauses)).collect();
     if context.json {
         output::json(&rows)?;
@@ -63,19 +64,29 @@ async fn list(context: &Context) -> anyhow::Result<Ended> {
     Ok(Ended::Done)
 }
 
-/// The models of a provider that reviewers may ask, by name.
+/// The models of a provider that reviewers and agents may ask, by name.
 fn models<'c>(config: &'c Config, provider: &str) -> Vec<&'c str> {
-    let callers = config.reviewers.values().filter(|r| r.provider.as_deref() == Some(provider));
-    let mut models: Vec<&str> =
-        callers.flat_map(|r| r.model.iter().chain(&r.fallback_model)).map(String::as_str).collect();
+    let reviewers = config.reviewers.values().filter(|r| r.provider.as_deref() == Some(provider));
+    let agents = config.agents.values().filter(|a| a.provider.as_deref() == Some(provider));
+    let asked = reviewers.flat_map(|r| r.model.iter().chain(&r.fallback_model));
+    let mut models: Vec<&str> = asked.chain(agents.filter_map(|a| a.model.as_ref())).map(String::as_str).collect();
     models.sort_unstable();
     models.dedup();
     models
 }
 
+/// Agents that call models by themselves, as pauses name them.
+fn programs(config: &Config) -> impl Iterator<Item = String> {
+    config.agents.iter().filter(|(_, a)| a.kind != AgentType::Llm).map(|(name, _)| format!("agent:{name}"))
+}
+
 /// A provider with what is paused of it.
 fn row(config: &Config, name: &str, pauses: &[(ProviderPart, Paused)]) -> Value {
     let models = models(config, name);
+    let kind = match config.providers.get(name) {
+        Some(provider) => json!(provider.kind),
+        None => json!(programs(config).any(|program| program == name).then_some("agent")),
+    };
     let pauses = pauses.iter().filter(|(part, _)| part.provider == name).map(|(part, paused)| {
         json!({
             "model": part.model,
@@ -88,7 +99,7 @@ fn row(config: &Config, name: &str, pauses: &[(ProviderPart, Paused)]) -> Value 
     });
     json!({
         "name": name,
-        "kind": config.providers.get(name).map(|p| p.kind),
+        "kind": kind,
         "models": models,
         "pauses": pauses.collect::<Vec<_>>(),
     })
@@ -104,14 +115,15 @@ fn require_known(config: &Config, ProviderArguments { name, model }: &ProviderAr
         };
         Err(UsageError(format!("{what}; {hint}")).into())
     };
-    if !config.providers.contains_key(name) {
-        let known = config.providers.keys().map(String::as_str).collect();
+    let all: Vec<String> = config.providers.keys().cloned().chain(programs(config)).collect();
+    if !all.contains(name) {
+        let known = all.iter().map(String::as_str).collect();
         return unknown(format!("there is no provider `{name}` in the configuration"), name, known);
     }
     let known = models(config, name);
     match model {
         Some(model) if !known.contains(&model.as_str()) => {
-            unknown(format!("no reviewer asks the provider `{name}` for a model `{model}`"), model, known)
+            unknown(format!("nobody asks the provider `{name}` for a model `{model}`"), model, known)
         }
         _ => Ok(()),
     }

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use refile_config::schema::PromptDelivery;
-use refile_core::failure::{Failure, FailureKind};
+use refile_core::failure::{Failure, FailureKind, Scope};
 use refile_core::task::Usage;
 
 use super::preset::{self, Ready, Told};
@@ -62,6 +62,10 @@ fn failure_of(ready: &Ready, done: &Finished, told: Option<&Told>) -> Failure {
     }
     if let Some((kind, wait)) = known.classify(done.exit, &done.stderr_text(), &done.stdout_text(), told) {
         (failure.kind, failure.retry_after_ms) = (kind, wait);
+        // What it says went wrong holds for its next run, too. Words in its log may be those of a model: they hold for this one.
+        if told.error.is_some() || told.status.is_some() {
+            failure.scope = Scope::Key;
+        }
     }
     failure
 }

@@ -97,6 +97,7 @@ impl Try<'_> {
             site: site(place, &kept, task, self.attempt, fence),
             prompt: "Do it well.",
             continue_from: self.continue_from,
+            name: "scripted",
             agent: &self.agent,
             providers: &self.providers,
             client: &client(),
