@@ -100,8 +100,8 @@ impl Ran {
 pub async fn run(job: &Job<'_>) -> Ran {
     match job.agent.kind {
         AgentType::Llm => model::run(job).await,
-        AgentType::Command => watched(job, command::run(job)).await,
-        AgentType::Acp => watched(job, acp::run(job)).await,
+        AgentType::Command => watched(job, Box::pin(command::run(job))).await,
+        AgentType::Acp => watched(job, Box::pin(acp::run(job))).await,
     }
 }
 
