@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod common;
+#[path = "../../shared/forge/tests/fake/mod.rs"]
+mod fake;
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -10,6 +12,8 @@ use std::time::Duration;
 use common::place::{Member, Place, Role};
 use common::redis::Redis;
 use common::{git, until};
+use fake::{Fake, PROJECT};
+use refile_config::ForgeKind;
 
 /// How long anything may take that takes well under a second.
 const SOON: Duration = Duration::from_mins(1);
@@ -140,16 +144,7 @@ fn a_task_that_is_called_off_before_its_push_does_not_land() {
     let server = Redis::start();
     for store in [None, Some(server.url())] {
         let (mut place, tasks) = approved(store.as_deref(), "batch = 2", 2);
-        // The base moves, so that gates run; they wait until they are let go.
-        let stage = place.stage("").display().to_string();
-        let config = std::fs::read_to_string(place.dir().join("refile.toml")).unwrap();
-        let gate = format!(
-            "\n[[gates]]\nname = \"slow\"\nrun = \"touch {stage}/began; while [ ! -e {stage}/go ]; do sleep 0.02; done\"\n"
-        );
-        std::fs::write(place.dir().join("refile.toml"), config + &gate).unwrap();
-        let first = place.dir().join("first");
-        git(&first, &["commit", "-q", "--allow-empty", "-m", "by hand"]);
-        git(&first, &["push", "-q", place.origin().to_str().unwrap(), "main"]);
+        slow_gates(&place);
         lander(&mut place);
         until("the gates run", SOON, || place.stage("began").exists().then_some(()));
         place.refile(&["task", "cancel", &tasks[0]]);
@@ -162,5 +157,49 @@ fn a_task_that_is_called_off_before_its_push_does_not_land() {
         assert_eq!(ids(&place), [tasks[1].clone()]);
         // What was called off stays so when it is called off once more, and there is nothing left of it.
         assert_eq!(place.show(&tasks[0])["jobs"].as_array().unwrap().len(), 0);
+    }
+}
+
+/// The base moves by hand, so that the gates run on the merged tree; they wait until they are let go.
+fn slow_gates(place: &Place) {
+    let stage = place.stage("").display().to_string();
+    let config = std::fs::read_to_string(place.dir().join("refile.toml")).unwrap();
+    let run = format!("touch {stage}/began; while [ ! -e {stage}/go ]; do sleep 0.02; done");
+    let gate = format!("\n[[gates]]\nname = \"slow\"\nrun = \"{run}\"\n");
+    std::fs::write(place.dir().join("refile.toml"), config + &gate).unwrap();
+    let first = place.dir().join("first");
+    git(&first, &["commit", "-q", "--allow-empty", "-m", "by hand"]);
+    git(&first, &["push", "-q", place.origin().to_str().unwrap(), "main"]);
+}
+
+/// A task is called off for good while the gates of its landing run: nothing is pushed to the forge, and nothing opened there.
+#[test]
+fn a_task_that_is_called_off_before_it_is_proposed_is_not_proposed() {
+    let server = Redis::start();
+    for store in [None, Some(server.url())] {
+        let (mut place, tasks) = approved(store.as_deref(), "strategy = \"squash\"", 1);
+        let fake = Fake::start(ForgeKind::Github, &place.origin());
+        let config = std::fs::read_to_string(place.dir().join("refile.toml")).unwrap();
+        let forge = format!(
+            "\n[forge]\nkind = \"github\"\nbase_url = \"{}\"\nproject = \"{PROJECT}\"\ntoken_env = \"FORGE_TOKEN\"\n",
+            fake.url
+        );
+        let config = config.replace("strategy = \"squash\"", "strategy = \"pull_request\"") + &forge;
+        std::fs::write(place.dir().join("refile.toml"), config).unwrap();
+        slow_gates(&place);
+        let coder = lander(&mut place);
+        until("the gates run", SOON, || place.stage("began").exists().then_some(()));
+        // The second time nobody waits for a look.
+        for _ in 0..2 {
+            place.refile(&["task", "cancel", &tasks[0]]);
+        }
+        std::fs::write(place.stage("go"), "").unwrap();
+        assert_eq!(place.show(&tasks[0])["state"], "cancelled");
+        until("the coder has let it go", SOON, || {
+            (place.said(coder, "the job went") + place.said(coder, "the lease is gone") > 0).then_some(())
+        });
+        let branches = git(&place.origin(), &["for-each-ref", "--format=%(refname)", "refs/heads/refile"]);
+        assert!(!branches.contains("pull-request"), "{branches}");
+        assert_eq!(fake.world().pulls.len(), 0);
     }
 }

@@ -2,29 +2,33 @@
 //!
 //! Any number of coordinators look at the same time. What they see becomes an event that the core lets in once, a task whose
 //! key makes its id, or a comment with a marker; so a second look changes nothing. A webhook only makes the next look come
-//! at once.
+//! at once, and so does a proposal that the fleet is to merge.
 //!
 //! # Layout
+//! - [`look`]: what makes the next look come before its time
 //! - `pull_requests`: merged, closed, changes requested; and merging, where the fleet is to do it
+//! - `endings`: the pull requests of tasks that end without a merge, or wait for a person
 //! - `issues`: issues with the label, and what became of their tasks
 
+pub mod look;
 mod pull_requests;
+mod endings;
 mod issues;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use refile_config::Config;
 use refile_config::schema::Strategy;
+use refile_core::TaskId;
 use refile_core::failure::FailureKind;
 use refile_forge::{ForgeError, Forges};
 use refile_store::StoreError;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::Coordinator;
 use crate::apply::ApplyError;
+use look::Look;
 
 /// The shortest pause between two looks, however many webhooks come.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -46,6 +50,10 @@ struct Watch<'a> {
     forges: Forges,
     /// What is known to be told on its issue.
     told: BTreeSet<String>,
+    /// How far the event log was read for tasks that end.
+    read: String,
+    /// Tasks whose pull requests are to be told of their end.
+    ending: BTreeSet<TaskId>,
     /// What was said last of a failure, so that it is said once.
     said: BTreeSet<String>,
 }
@@ -56,31 +64,57 @@ pub fn is_wanted(config: &Config) -> bool {
 }
 
 /// Looks at the forge until `shutdown`: every `forge.poll`, and at once when told so.
-pub async fn run(coordinator: &Coordinator, look: &Arc<Notify>, shutdown: &CancellationToken) {
+pub async fn run(coordinator: &Coordinator, look: &Look, shutdown: &CancellationToken) {
     if !is_wanted(&coordinator.config) {
         return;
     }
     let forges = Forges::new(coordinator.config.clone());
-    let mut watch = Watch { coordinator, forges, told: BTreeSet::new(), said: BTreeSet::new() };
+    let mut watch = Watch {
+        coordinator,
+        forges,
+        told: BTreeSet::new(),
+        read: String::new(),
+        ending: BTreeSet::new(),
+        said: BTreeSet::new(),
+    };
     let pause = coordinator.config.forge.poll.0;
+    let mut due = Instant::now();
     while !shutdown.is_cancelled() {
+        let wanted = look.take();
+        let began = Instant::now();
         let looking = async {
-            watch.pull_requests().await;
-            watch.issues().await;
+            if wanted.all || began >= due {
+                watch.pull_requests().await;
+                watch.endings().await;
+                watch.issues().await;
+                due = Instant::now() + pause;
+            } else {
+                watch.tasks(wanted.tasks).await;
+            }
         };
         // Whatever a look was about to do, the next one does it.
         tokio::select! { () = shutdown.cancelled() => break, () = looking => {} }
+        let early = async {
+            look.asked().await;
+            tokio::time::sleep_until((began + SHORTEST).into()).await;
+        };
         tokio::select! {
             () = shutdown.cancelled() => break,
-            () = tokio::time::sleep(pause) => {}
-            () = look.notified() => {
-                tokio::select! { () = shutdown.cancelled() => break, () = tokio::time::sleep(SHORTEST) => {} }
-            }
+            () = tokio::time::sleep_until(due.into()) => {}
+            () = early => {}
         }
     }
 }
 
 impl Watch<'_> {
+    /// Whether this coordinator is the one that speaks. Two that look at the same moment would both see no comment: the
+    /// first by name among those that live speaks.
+    async fn speaks(&self) -> Result<bool, StoreError> {
+        let all = self.coordinator.store.stats().await?.workers;
+        let first = all.iter().filter(|process| process.role == "coordinator").map(|process| &process.id).min();
+        Ok(first.is_none_or(|first| *first == self.coordinator.name))
+    }
+
     /// Says what went wrong, once until it goes well again.
     fn note(&mut self, what: &str, result: Result<(), LookError>) -> bool {
         let error = match result {

@@ -36,10 +36,10 @@ use refile_core::Timestamp;
 use refile_store::{Presence, Store};
 use refile_telemetry::{Health, Metrics};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::calibration::Rules;
+use crate::forge::look::Look;
 
 /// How many loops take and decide outcomes, so that some decide while others wait for the store.
 const DECIDING: usize = 4;
@@ -110,7 +110,7 @@ impl Coordinator {
     pub async fn run(self, listener: Option<TcpListener>, shutdown: CancellationToken) {
         // The store answered when it was opened.
         self.health.turned(true);
-        let look = Arc::new(Notify::new());
+        let look = Arc::new(Look::default());
         let serving = async {
             if let Some(listener) = listener {
                 let stopped = shutdown.clone().cancelled_owned();
@@ -121,7 +121,7 @@ impl Coordinator {
         };
         let rules = Rules::now(&self).await;
         let current = rules.subscribe();
-        let deciding = join_all((0..DECIDING).map(|_| outcomes::run(&self, &current, &shutdown)));
+        let deciding = join_all((0..DECIDING).map(|_| outcomes::run(&self, &current, &look, &shutdown)));
         let watching = forge::run(&self, &look, &shutdown);
         tokio::join!(deciding, rules.follow(&shutdown), housekeeping::run(&self, &shutdown), watching, serving);
         if let Err(error) = self.store.presence(&self.presence(), true).await {

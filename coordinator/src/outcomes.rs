@@ -4,12 +4,13 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use refile_core::{Event, Policy, Transition, decide};
+use refile_core::{Event, Outcome, Policy, Transition, decide};
 use refile_store::commit::commit;
 use refile_store::{Commit, Committed, Happening, Receipt, Store, StoreError, TakeRequest, Taken};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::forge::look::Look;
 use crate::{Coordinator, now};
 
 /// Outcomes that are taken at a time.
@@ -20,8 +21,13 @@ const WAIT: Duration = Duration::from_secs(2);
 const AWAY: Duration = Duration::from_millis(500);
 
 /// Decides outcomes by the rules of the moment until `shutdown`. What was taken and not decided by then is taken over by
-/// another coordinator.
-pub async fn run(coordinator: &Coordinator, rules: &watch::Receiver<Arc<Policy>>, shutdown: &CancellationToken) {
+/// another coordinator. `look` is told of tasks that have a pull request.
+pub async fn run(
+    coordinator: &Coordinator,
+    rules: &watch::Receiver<Arc<Policy>>,
+    look: &Look,
+    shutdown: &CancellationToken,
+) {
     let request = TakeRequest {
         consumer: coordinator.name.clone(),
         max: BATCH,
@@ -37,7 +43,11 @@ pub async fn run(coordinator: &Coordinator, rules: &watch::Receiver<Arc<Policy>>
         let settled = match taken {
             Ok(taken) => {
                 let policy = rules.borrow().clone();
-                settle(coordinator.store.as_ref(), &policy, taken).await
+                let proposed =
+                    taken.iter().filter(|taken| is_proposed(taken)).map(|t| t.task.task.id.clone()).collect();
+                let settled = settle(coordinator.store.as_ref(), &policy, taken).await;
+                look.at(proposed);
+                settled
             }
             Err(error) => Err(error),
         };
@@ -58,6 +68,13 @@ pub async fn run(coordinator: &Coordinator, rules: &watch::Receiver<Arc<Policy>>
             }
         }
     }
+}
+
+/// Whether it is about a task that has a pull request, or gets one.
+fn is_proposed(taken: &Taken) -> bool {
+    let opens = |outcome: &Outcome| matches!(outcome, Outcome::PullRequestOpen { .. });
+    matches!(&taken.happening, Happening::Outcome(outcome) if opens(outcome))
+        || taken.task.task.phases.iter().any(|phase| phase.pull_request.is_some())
 }
 
 /// Decides and commits a batch. Outcomes of one task follow each other; different tasks share a round trip.

@@ -15,8 +15,6 @@ use refile_store::Claim;
 
 use crate::backpressure::{Backpressure, Room};
 use crate::code::{CodeJob, code};
-use crate::land::LandJob;
-use crate::land::pull_request::propose;
 use crate::landings::{self, Landings};
 use crate::pool::Execute;
 use crate::review::{ReviewJob, review};
@@ -57,7 +55,8 @@ impl Execute for AtWork {
     async fn execute(&self, claim: &Claim) -> Outcome {
         if claim.queue == Queue::Land && landings::approved(claim).is_some() {
             if self.proposes() {
-                return proposal(&self.worker, &self.forges, claim).await;
+                let proposed = landings::proposal(&self.worker, &self.forges, claim).await;
+                return proposed.unwrap_or_else(|| cannot(claim, "nothing was approved".to_owned()));
             }
             return self.landings.outcome(&self.worker, claim).await;
         }
@@ -136,27 +135,6 @@ async fn opinion(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, 
         client: &worker.client,
     })
     .await
-}
-
-/// A landing by a pull request.
-async fn proposal(worker: &Worker, forges: &Forges, claim: &Claim) -> Outcome {
-    let lease = &claim.lease;
-    let Some((approval, change)) = landings::approved(claim) else {
-        return cannot(claim, "nothing was approved".to_owned());
-    };
-    let shelf = worker.artifacts.shelf(&lease.task, &lease.phase, claim.attempt, lease.fence);
-    let site = Site {
-        workspace: &worker.workspace,
-        shelf: &shelf,
-        task: &claim.task,
-        phase: &lease.phase,
-        attempt: claim.attempt,
-        fence: lease.fence,
-        config_dir: &worker.config.dir,
-    };
-    let strategy = worker.config.land.strategy;
-    let job = LandJob { site, approval, change, gates: &worker.config.gates, strategy };
-    propose(&job, forges, worker.config.land.merge).await
 }
 
 /// The outcome of a job that this worker cannot do. Not charged; after some tries a person is asked.

@@ -10,11 +10,13 @@ use async_trait::async_trait;
 use refile_core::Outcome;
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::task::{Approval, Change, Job};
+use refile_forge::Forges;
 use refile_store::artifacts::Shelf;
 use refile_store::{Claim, Lease, LeaseState};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use crate::land::pull_request::propose;
 use crate::land::{LandJob, Leases, land_together};
 use crate::worker::Worker;
 use crate::workspace::Site;
@@ -57,12 +59,10 @@ impl Landings {
         for claims in by_branch.values().flat_map(|claims| claims.chunks(most)) {
             let (mut members, mut told) = (Vec::new(), Vec::new());
             for approved in claims {
-                let lease = &approved.lease;
-                let kept = worker.artifacts.shelf(&lease.task, &lease.phase, approved.attempt, lease.fence);
+                let member = member(worker, approved);
                 let (tell, outcome) = oneshot::channel();
-                let left = CancellationToken::new();
-                self.locked().insert(lease.clone(), Waiting { outcome, left: left.clone() });
-                members.push(Member { claim: (*approved).clone(), shelf: kept, left });
+                self.locked().insert(approved.lease.clone(), Waiting { outcome, left: member.left.clone() });
+                members.push(member);
                 told.push(tell);
             }
             tokio::spawn(run(worker.clone(), members, told));
@@ -108,22 +108,36 @@ async fn run(worker: Arc<Worker>, members: Vec<Member>, told: Vec<oneshot::Sende
 }
 
 async fn land_all(worker: &Worker, members: &[Member]) -> Vec<Outcome> {
-    let config = &worker.config;
-    let mut jobs = Vec::with_capacity(members.len());
-    for Member { claim, shelf, .. } in members {
-        let Some((approval, change)) = approved(claim) else { continue };
-        let site = Site {
-            workspace: &worker.workspace,
-            shelf,
-            task: &claim.task,
-            phase: &claim.lease.phase,
-            attempt: claim.attempt,
-            fence: claim.lease.fence,
-            config_dir: &config.dir,
-        };
-        jobs.push(LandJob { site, approval, change, gates: &config.gates, strategy: config.land.strategy });
-    }
+    let jobs: Vec<LandJob<'_>> = members.iter().filter_map(|member| job(worker, member)).collect();
     land_together(&jobs, &Held { worker, members }).await
+}
+
+/// A landing by a pull request; nothing where the claim's record has nothing to land.
+pub(crate) async fn proposal(worker: &Worker, forges: &Forges, claim: &Claim) -> Option<Outcome> {
+    let members = [member(worker, claim)];
+    let job = job(worker, &members[0])?;
+    Some(propose(&job, forges, worker.config.land.merge, &Held { worker, members: &members }).await)
+}
+
+fn member(worker: &Worker, claim: &Claim) -> Member {
+    let lease = &claim.lease;
+    let shelf = worker.artifacts.shelf(&lease.task, &lease.phase, claim.attempt, lease.fence);
+    Member { claim: claim.clone(), shelf, left: CancellationToken::new() }
+}
+
+fn job<'a>(worker: &'a Worker, Member { claim, shelf, .. }: &'a Member) -> Option<LandJob<'a>> {
+    let config = &worker.config;
+    let (approval, change) = approved(claim)?;
+    let site = Site {
+        workspace: &worker.workspace,
+        shelf,
+        task: &claim.task,
+        phase: &claim.lease.phase,
+        attempt: claim.attempt,
+        fence: claim.lease.fence,
+        config_dir: &config.dir,
+    };
+    Some(LandJob { site, approval, change, gates: &config.gates, strategy: config.land.strategy })
 }
 
 /// Asks the store, since a heartbeat may be a while ago.

@@ -95,7 +95,11 @@ async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Resu
     ));
     output::line(format!("{} ({})", untrusted(&detail.summary.repository), untrusted(&task.base)));
     if let Some(pull_request) = &detail.pull_request {
-        let waits = if pull_request.waits { ", people there decide" } else { "" };
+        let waits = match &pull_request.not_yet {
+            Some(why) => format!(", which the forge does not merge yet: {}", untrusted(why)),
+            None if pull_request.needs_people() => ", people there decide".to_owned(),
+            None => String::new(),
+        };
         output::line(format!("pull request {}{waits}", untrusted(&pull_request.url)));
     }
     if let Some(commit) = &detail.landed {

@@ -17,9 +17,9 @@ use axum::{Json, Router};
 use refile_core::Refusal;
 use refile_store::StoreError;
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
 
 use crate::apply::ApplyError;
+use crate::forge::look::Look;
 use crate::{Coordinator, fleet};
 
 /// The longest refusal of the framework that is passed on, in bytes.
@@ -29,14 +29,14 @@ const MAX_REFUSAL: usize = 64 << 10;
 pub async fn serve(
     listener: TcpListener,
     coordinator: Coordinator,
-    look: Arc<Notify>,
+    look: Arc<Look>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     axum::serve(listener, router(coordinator, look)).with_graceful_shutdown(shutdown).await
 }
 
 /// The routes.
-pub fn router(coordinator: Coordinator, look: Arc<Notify>) -> Router {
+pub fn router(coordinator: Coordinator, look: Arc<Look>) -> Router {
     let health = coordinator.health.clone();
     let webhooks = webhooks::router(coordinator.clone(), look).layer(axum::middleware::from_fn(errors_as_json));
     Router::new()

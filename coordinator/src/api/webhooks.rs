@@ -10,9 +10,9 @@ use axum::routing::post;
 use axum::{Json, Router};
 use refile_config::ForgeKind;
 use refile_forge::webhook::is_signed;
-use tokio::sync::Notify;
 
 use super::ApiError;
+use crate::forge::look::Look;
 use crate::{Coordinator, forge};
 
 /// The largest body, in bytes. A larger one is refused, and polling sees what it was about.
@@ -21,11 +21,11 @@ const MAX_BODY: usize = 1 << 20;
 #[derive(Clone)]
 struct Webhooks {
     coordinator: Coordinator,
-    look: Arc<Notify>,
+    look: Arc<Look>,
 }
 
 /// The route of the webhooks. A proxy hands them in under a name of its own: they are known by their signature.
-pub(super) fn router(coordinator: Coordinator, look: Arc<Notify>) -> Router {
+pub(super) fn router(coordinator: Coordinator, look: Arc<Look>) -> Router {
     Router::new()
         .route("/api/v1/webhooks/{kind}", post(receive))
         .layer(DefaultBodyLimit::max(MAX_BODY))
@@ -51,6 +51,6 @@ async fn receive(
         let message = format!("the webhook is not signed with the secret in ${}", config.forge.webhook_secret_env);
         return Err(ApiError { status: StatusCode::UNAUTHORIZED, message });
     }
-    webhooks.look.notify_one();
+    webhooks.look.at_all();
     Ok((StatusCode::ACCEPTED, Json(serde_json::json!({ "looks": true }))))
 }

@@ -54,15 +54,12 @@ impl Watch<'_> {
         if self.told.contains(&marker) {
             return Ok(());
         }
-        // Two that look at the same moment would both see no comment: the first by name among those that live tells.
-        let all = self.coordinator.store.stats().await?.workers;
-        let first = all.iter().filter(|process| process.role == "coordinator").map(|process| &process.id).min();
-        if first.is_some_and(|first| *first != self.coordinator.name) {
+        if !self.speaks().await? {
             return Ok(());
         }
         comment_once(forge, Thread::Issue(number), &marker, &outcome).await?;
         if matches!(task.state, TaskState::Merged | TaskState::Accepted) {
-            forge.close_issue(number).await?;
+            forge.close(Thread::Issue(number)).await?;
         }
         self.told.insert(marker);
         Ok(())

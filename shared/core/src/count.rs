@@ -86,7 +86,7 @@ impl Gauges {
     fn of(task: &Task) -> Self {
         let is_open = matches!(task.state, TaskState::Open | TaskState::Escalated);
         let asked = if is_open { task.open_escalations().map(|e| e.reason).collect() } else { Vec::new() };
-        let proposed = task.phases.iter().filter(|p| p.waiting_pull_request().is_some()).count();
+        let proposed = task.phases.iter().filter_map(|p| p.waiting_pull_request()).filter(|p| p.needs_people()).count();
         Self { state: task.state, attempt: is_open.then(|| task.attempt_number()), asked, proposed }
     }
 

@@ -57,7 +57,8 @@ pub enum Event {
 }
 
 /// What became of a pull request on the forge.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum News {
     /// It was merged.
     Merged {
@@ -75,6 +76,16 @@ pub enum News {
     },
     /// The base moved, and the forge says that it no longer goes onto it.
     Conflicts,
+    /// The fleet is to merge it, and the base is no longer the one with which the gates let it through.
+    BaseMoved {
+        /// The commit that the base is at.
+        base: String,
+    },
+    /// The fleet is to merge it, and the forge does not let it.
+    NotYet {
+        /// What it said.
+        why: String,
+    },
     /// People asked for changes.
     ChangesRequested {
         /// What they said, oldest first.
@@ -83,7 +94,7 @@ pub enum News {
 }
 
 /// A person's review on the forge that asks for changes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HumanReview {
     /// The forge's own name for it: each counts once.
     pub id: String,
@@ -146,6 +157,13 @@ pub enum Outcome {
         /// The pull request; what it says of waiting and of reviews is not looked at.
         pull_request: PullRequest,
     },
+    /// Its pull request was merged or closed by a person when nobody looked: there is nothing to propose.
+    PullRequestEnded {
+        /// The pull request; what it says of waiting and of reviews is not looked at.
+        pull_request: PullRequest,
+        /// What people did with it.
+        news: News,
+    },
     /// The base moved and the change, brought onto it without a conflict, is no longer the one that was reviewed.
     Rebased {
         /// The change as it is now.
@@ -168,8 +186,8 @@ pub enum Outcome {
 impl Outcome {
     /// Whether it is what a land job came to.
     pub fn is_of_landing(&self) -> bool {
-        use Outcome::{CalledOff, Landed, LandingFailed, LandingRejected, PullRequestOpen, Rebased};
+        use Outcome::{CalledOff, Landed, LandingFailed, LandingRejected, PullRequestEnded, PullRequestOpen, Rebased};
         let has_tried = matches!(self, Rebased { .. } | LandingRejected { .. } | LandingFailed { .. });
-        has_tried || matches!(self, Landed { .. } | PullRequestOpen { .. } | CalledOff)
+        has_tried || matches!(self, Landed { .. } | PullRequestOpen { .. } | PullRequestEnded { .. } | CalledOff)
     }
 }

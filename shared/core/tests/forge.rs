@@ -175,8 +175,78 @@ fn news_of_another_pull_request_or_of_a_task_that_is_over_change_nothing() {
     let mut world = proposed(Policy::default());
     let event = world.event("forge @8 merged");
     assert!(matches!(world.apply(&event), Err(Refusal::Stale(_))));
-    world.run("cancel");
+    // Whoever says it twice does not want to wait for a look.
+    world.run("cancel; cancel");
     let event = world.event("forge merged");
     assert!(matches!(world.apply(&event), Err(Refusal::Stale(_))));
     assert_eq!(world.task.state, TaskState::Cancelled);
+}
+
+#[test]
+fn a_task_that_is_called_off_while_it_is_proposed_is_looked_for_first() {
+    let mut world = proposed(Policy::default());
+    let done = world.must("cancel");
+    assert!(done.effects.iter().any(|e| matches!(e, refile_core::Effect::Enqueue { queue: Queue::Land, .. })));
+    let mut other = world.clone();
+    other.run("called-off");
+    assert_eq!(other.task.state, TaskState::Cancelled);
+    // The forge was quicker: the record says so, whoever sees it.
+    for told in ["forge merged", "ended merged"] {
+        let mut other = world.clone();
+        let done = other.must(told);
+        assert_eq!(other.task.state, TaskState::Merged);
+        assert!(done.notices().any(|notice| notice.detail.contains("called off too late")), "{done:#?}");
+    }
+    // The fleet itself closes it, whoever's token that is.
+    for told in ["forge closed ann", "ended closed ann"] {
+        let mut other = world.clone();
+        other.run(told);
+        assert_eq!(other.task.state, TaskState::Cancelled);
+    }
+}
+
+#[test]
+fn what_people_did_before_anybody_looked_counts() {
+    let mut world = World::new(Policy::default());
+    world.run("coded; approved 0.9; ended merged");
+    let phase = world.focus();
+    assert_eq!((world.task.state, phase.pull_request.as_ref().map(|p| p.number)), (TaskState::Merged, Some(7)));
+    let mut world = proposed(Policy::default());
+    world.run("forge changes r1 Name the port.; coded; approved 0.9; ended closed ann");
+    assert_eq!(world.task.state, TaskState::Rejected);
+    let rejection = world.focus().attempts[1].rejection.clone().expect("a rejection");
+    assert_eq!(rejection.by, "human:ann");
+    assert_eq!(world.focus().pull_request.clone().expect("a pull request").reviews, ["r1"]);
+}
+
+#[test]
+fn a_base_that_moves_all_the_time_does_not_go_on_for_ever() {
+    let mut world = proposed(Policy { max_land_failures: 2, ..Policy::default() });
+    for moves in 1..20 {
+        let done = world.must("forge moved");
+        let again = done.effects.iter().any(|e| matches!(e, refile_core::Effect::Enqueue { queue: Queue::Land, .. }));
+        assert!(again, "{moves}: {done:#?}");
+        assert_eq!(world.focus().attempts[0].land_failures.len(), moves / 10);
+        world.run("opened");
+    }
+    world.run("forge moved");
+    assert_eq!(world.task.escalations[0].reason.as_str(), "landing_failed");
+    assert!(world.task.escalations[0].detail.contains("moved 20 times"), "{}", world.task.escalations[0].detail);
+    // The gates ran on exactly this base.
+    let mut world = proposed(Policy::default());
+    let news = News::BaseMoved { base: "base".to_owned() };
+    let same = Event::Forge { phase: "change".to_owned(), number: 7, news };
+    assert!(matches!(world.apply(&same), Err(Refusal::Stale(_))));
+}
+
+#[test]
+fn why_the_forge_does_not_merge_is_kept_until_it_is_proposed_again() {
+    let mut world = proposed(Policy::default());
+    world.run("forge not-yet 2 checks are expected.");
+    let kept = world.focus().waiting_pull_request().expect("one that waits").not_yet.clone();
+    assert_eq!(kept.as_deref(), Some("2 checks are expected."));
+    let event = world.event("forge not-yet 2 checks are expected.");
+    assert!(matches!(world.apply(&event), Err(Refusal::Stale(_))), "nothing new");
+    world.run("forge not-yet 1 check is expected.; forge moved; opened");
+    assert_eq!(world.focus().waiting_pull_request().expect("one that waits").not_yet, None);
 }

@@ -175,7 +175,10 @@ proptest! {
             }
             if matches!(
                 step.event,
-                Event::Outcome { outcome: Outcome::Landed { .. }, .. } | Event::Forge { news: News::Merged { .. }, .. }
+                Event::Outcome {
+                    outcome: Outcome::Landed { .. } | Outcome::PullRequestEnded { news: News::Merged { .. }, .. },
+                    ..
+                } | Event::Forge { news: News::Merged { .. }, .. }
             ) {
                 landed += 1;
                 assert_eq!(step.after.state, TaskState::Merged);

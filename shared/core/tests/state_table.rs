@@ -86,6 +86,10 @@ const EVENTS: &[(&str, &str)] = &[
     ("forge: closed by a person", "build: forge closed ann"),
     ("forge: closed, nobody knows by whom", "build: forge closed"),
     ("forge: conflicts", "build: forge conflicts"),
+    ("forge: base moved", "build: forge moved"),
+    ("forge: not yet", "build: forge not-yet Checks run."),
+    ("pull request ended: merged", "build: ended merged"),
+    ("pull request ended: closed by a person", "build: ended closed ann"),
     ("forge: changes requested", "build: forge changes new Name the port."),
     ("rebased", "build: rebased"),
     ("landing rejected", "build: conflict"),
@@ -214,6 +218,8 @@ fn states() -> Vec<State> {
             rows: vec![
                 row("landed", "", "", "build: landed"),
                 row("pull request open", "", "", "build: opened"),
+                row("pull request ended: merged", "", "", "build: ended merged"),
+                row("pull request ended: closed by a person", "", "", "build: ended closed ann"),
                 row("rebased", "the diff changed, tries are left", "", "build: rebased"),
                 row("rebased", "the diff changed, it was the last try", "", "build: rebased").last_try(),
                 row("landing rejected", "attempt < cap", "", "build: conflict"),
@@ -224,6 +230,8 @@ fn states() -> Vec<State> {
                 row("cancelled", "", "", "cancel"),
                 row("cancelled", "a second time", "cancel", "cancel"),
                 row("landed", "it was cancelled, too late", "cancel", "build: landed"),
+                row("pull request ended: merged", "it was cancelled, too late", "cancel", "build: ended merged"),
+                row("pull request ended: closed by a person", "it was cancelled", "cancel", "build: ended closed ann"),
                 row("called off", "it was cancelled in time", "cancel", "build: called-off"),
                 row("rebased", "it was cancelled", "cancel", "build: rebased"),
                 row("landing rejected", "it was cancelled", "cancel", "build: conflict"),
@@ -242,6 +250,8 @@ fn states() -> Vec<State> {
                 row("forge: closed, nobody knows by whom", "", "", "build: forge closed"),
                 row("forge: conflicts", "tries are left", "", "build: forge conflicts"),
                 row("forge: conflicts", "it was the last try", "", "build: forge conflicts").last_try(),
+                row("forge: base moved", "", "", "build: forge moved"),
+                row("forge: not yet", "", "", "build: forge not-yet Checks run."),
                 row("forge: changes requested", "attempt < cap", "", "build: forge changes new Name the port."),
                 row(
                     "forge: changes requested",
@@ -258,6 +268,15 @@ fn states() -> Vec<State> {
                 )
                 .capped(Reject),
                 row("cancelled", "", "", "cancel"),
+            ],
+        },
+        State {
+            name: "landing",
+            phases: "build",
+            before: "coded; approved 0.9; opened; cancel",
+            rows: vec![
+                row("forge: merged", "it was cancelled, too late", "", "build: forge merged"),
+                row("forge: closed by a person", "it was cancelled", "", "build: forge closed ann"),
             ],
         },
         State {

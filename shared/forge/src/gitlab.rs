@@ -12,6 +12,9 @@ use serde_json::json;
 use crate::http::{Http, encoded};
 use crate::{Forge, Issue, Merge, Message, Proposal, PullRequest, Result, State, Thread, Verdict};
 
+/// The access level from which on somebody may write.
+const DEVELOPER: u32 = 30;
+
 /// A project on GitLab.
 #[derive(Debug)]
 pub(crate) struct GitLab {
@@ -23,10 +26,33 @@ impl GitLab {
     pub(crate) fn new(http: Arc<Http>, project: &str) -> Self {
         Self { http, path: format!("/projects/{}", encoded(project)) }
     }
+
+    /// The newest notes, oldest first.
+    async fn notes(&self, on: Thread) -> Result<Vec<Note>> {
+        let path = format!("{}/{}/notes?sort=desc&order_by=created_at", self.path, thread(on));
+        let mut notes: Vec<Note> = self.http.pages(&path).await?;
+        notes.reverse();
+        Ok(notes)
+    }
+
+    /// Whether somebody may write: on a public project anybody may say something.
+    async fn may_write(&self, user: u64) -> Result<bool> {
+        #[derive(Deserialize)]
+        struct Member {
+            access_level: u32,
+        }
+        match self.http.get::<Member>(&format!("{}/members/all/{user}", self.path)).await {
+            Ok(member) => Ok(member.access_level >= DEVELOPER),
+            Err(error) if error.is(&[404]) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
 struct User {
+    #[serde(default)]
+    id: u64,
     username: String,
     #[serde(default)]
     bot: bool,
@@ -55,11 +81,26 @@ struct MergeRequest {
     closed_by: Option<User>,
     #[serde(default)]
     has_conflicts: bool,
+    /// Of newer servers.
+    #[serde(default)]
+    detailed_merge_status: Option<String>,
     #[serde(default)]
     source_branch: String,
+    #[serde(default)]
+    source_project_id: Option<u64>,
+    #[serde(default)]
+    target_project_id: Option<u64>,
 }
 
+/// What GitLab says of one that can be merged, or that it has not looked at yet.
+const NOT_BLOCKED: [&str; 5] = ["mergeable", "checking", "unchecked", "preparing", "approvals_syncing"];
+
 impl MergeRequest {
+    /// Whether it brings in this branch of the project itself: a fork may have one of the same name.
+    fn is_of(&self, branch: &str) -> bool {
+        self.source_branch == branch && self.source_project_id == self.target_project_id
+    }
+
     fn read(self) -> PullRequest {
         let head = self.sha.unwrap_or_default();
         let state = match self.state.as_str() {
@@ -70,7 +111,10 @@ impl MergeRequest {
             }
             "closed" => State::Closed { by: self.closed_by.and_then(User::person) },
             // `locked` is on its way to be merged.
-            _ => State::Open { conflicts: self.has_conflicts && self.state == "opened" },
+            _ => State::Open {
+                conflicts: self.has_conflicts && self.state == "opened",
+                blocked: self.detailed_merge_status.filter(|status| !NOT_BLOCKED.contains(&status.as_str())),
+            },
         };
         PullRequest { number: self.iid, url: self.web_url, head, state }
     }
@@ -145,13 +189,18 @@ struct Ticket {
 #[async_trait]
 impl Forge for GitLab {
     async fn find(&self, branch: &str) -> Result<Option<PullRequest>> {
-        let path = format!("{}/merge_requests?state=opened&source_branch={}", self.path, encoded(branch));
+        // Newest first.
+        let path = format!("{}/merge_requests?state=all&source_branch={}", self.path, encoded(branch));
         let found: Vec<MergeRequest> = self.http.get(&path).await?;
-        Ok(found.into_iter().find(|request| request.source_branch == branch).map(MergeRequest::read))
+        let ours = || found.iter().filter(|request| request.is_of(branch));
+        let Some(request) = ours().find(|request| request.state == "opened").or_else(|| ours().next()) else {
+            return Ok(None);
+        };
+        self.pull_request(request.iid).await.map(Some)
     }
 
     async fn create(&self, proposal: &Proposal) -> Result<PullRequest> {
-        let Proposal { branch, base, title, body } = proposal;
+        let Proposal { branch, base, title, body, .. } = proposal;
         let body = json!({"title": title, "description": body, "source_branch": branch, "target_branch": base});
         let path = format!("{}/merge_requests", self.path);
         let made: MergeRequest = self.http.send(Method::POST, &path, &body).await?;
@@ -169,14 +218,24 @@ impl Forge for GitLab {
     }
 
     async fn changes_requested(&self, number: u64, known: &[String]) -> Result<Vec<HumanReview>> {
-        let path = format!("{}/merge_requests/{number}/notes?sort=asc&order_by=created_at", self.path);
-        let found = reviews(self.http.pages(&path).await?);
-        Ok(found.into_iter().filter(|review| !known.contains(&review.id)).collect())
+        let notes = self.notes(Thread::PullRequest(number)).await?;
+        let ids: BTreeMap<String, u64> =
+            notes.iter().map(|note| (note.author.username.clone(), note.author.id)).collect();
+        let (mut counted, mut may_write) = (Vec::new(), BTreeMap::new());
+        for review in reviews(notes).into_iter().filter(|review| !known.contains(&review.id)) {
+            if !may_write.contains_key(&review.by) {
+                let may = self.may_write(ids.get(&review.by).copied().unwrap_or_default()).await?;
+                may_write.insert(review.by.clone(), may);
+            }
+            if may_write.get(&review.by) == Some(&true) {
+                counted.push(review);
+            }
+        }
+        Ok(counted)
     }
 
     async fn comments(&self, on: Thread) -> Result<Vec<String>> {
-        let path = format!("{}/{}/notes?sort=asc&order_by=created_at", self.path, thread(on));
-        let found: Vec<Note> = self.http.pages(&path).await?;
+        let found = self.notes(on).await?;
         Ok(found.into_iter().filter(|note| !note.system).map(|note| note.body).collect())
     }
 
@@ -218,7 +277,8 @@ impl Forge for GitLab {
     }
 
     async fn issues(&self, label: &str) -> Result<Vec<Issue>> {
-        let path = format!("{}/issues?state=opened&order_by=created_at&sort=asc&labels={}", self.path, encoded(label));
+        // What was touched last first, so that nothing new is beyond the end.
+        let path = format!("{}/issues?state=opened&order_by=updated_at&sort=desc&labels={}", self.path, encoded(label));
         let found: Vec<Ticket> = self.http.pages(&path).await?;
         let issue = |ticket: Ticket| Issue {
             number: ticket.iid,
@@ -226,11 +286,26 @@ impl Forge for GitLab {
             body: ticket.description.unwrap_or_default(),
             labels: ticket.labels,
         };
-        Ok(found.into_iter().map(issue).collect())
+        let mut issues: Vec<Issue> = found.into_iter().map(issue).collect();
+        issues.sort_by_key(|issue| issue.number);
+        Ok(issues)
     }
 
-    async fn close_issue(&self, number: u64) -> Result<()> {
-        let path = format!("{}/issues/{number}", self.path);
+    async fn head_of(&self, branch: &str) -> Result<String> {
+        #[derive(Deserialize)]
+        struct Branch {
+            commit: Commit,
+        }
+        #[derive(Deserialize)]
+        struct Commit {
+            id: String,
+        }
+        let path = format!("{}/repository/branches/{}", self.path, encoded(branch));
+        self.http.get::<Branch>(&path).await.map(|found| found.commit.id)
+    }
+
+    async fn close(&self, on: Thread) -> Result<()> {
+        let path = format!("{}/{}", self.path, thread(on));
         self.http.tell(Method::PUT, &path, Some(&json!({"state_event": "close"}))).await
     }
 

@@ -1,6 +1,6 @@
 //! One forge's API over HTTP: requests, pages, errors, and the forge's own limits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -27,7 +27,9 @@ const SHORTEST: Duration = Duration::from_mins(1);
 /// The longest wait that is believed.
 const LONGEST: Duration = Duration::from_hours(1);
 /// Answers that are kept for the question whether anything has changed.
-const MAX_KEPT: usize = 200;
+const MAX_KEPT: usize = 2_000;
+/// What they may take up together, in bytes.
+const MAX_KEPT_BYTES: usize = 32 << 20;
 
 /// A token; it is never shown.
 #[derive(Clone)]
@@ -49,8 +51,42 @@ pub(crate) struct Http {
     token: Option<Token>,
     /// Until when the forge wants to be left alone.
     until: Mutex<Option<Instant>>,
-    /// Answers by address, each with its tag.
-    kept: Mutex<BTreeMap<String, (HeaderValue, Vec<u8>)>>,
+    kept: Mutex<Kept>,
+}
+
+/// What a forge answered.
+#[derive(Debug, Clone)]
+struct Answer {
+    body: Vec<u8>,
+    /// The last page of the listing that it is a page of, where there are more.
+    last: Option<u32>,
+}
+
+/// Answers by address, each with its tag. The one that was kept for longest goes first.
+#[derive(Debug, Default)]
+struct Kept {
+    answers: BTreeMap<String, (HeaderValue, Answer)>,
+    order: VecDeque<String>,
+    bytes: usize,
+}
+
+impl Kept {
+    fn get(&self, url: &str) -> Option<(HeaderValue, Answer)> {
+        self.answers.get(url).cloned()
+    }
+
+    fn keep(&mut self, url: String, tag: HeaderValue, answer: Answer) {
+        self.bytes += answer.body.len();
+        match self.answers.insert(url.clone(), (tag, answer)) {
+            Some((_, old)) => self.bytes -= old.body.len(),
+            None => self.order.push_back(url),
+        }
+        while self.order.len() > MAX_KEPT || self.bytes > MAX_KEPT_BYTES {
+            let oldest = self.order.pop_front().and_then(|url| self.answers.remove(&url));
+            let Some((_, old)) = oldest else { return };
+            self.bytes -= old.body.len();
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -72,24 +108,41 @@ impl Http {
 
     /// Reads one thing. What has not changed since the last time is not sent again, and does not count on GitHub.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ForgeError> {
-        let body = self.call(Method::GET, path, None).await?;
-        self.read(path, &body)
+        let answer = self.call(Method::GET, path, None).await?;
+        self.read(path, &answer.body)
     }
 
     /// Reads a listing, page by page and no further than there is any sense in.
     pub(crate) async fn pages<T: DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, ForgeError> {
+        self.listing(path, false).await
+    }
+
+    /// The same of what is listed oldest first: where it is too long, what is in the middle is left out, and not the news at
+    /// its end.
+    pub(crate) async fn history<T: DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, ForgeError> {
+        self.listing(path, true).await
+    }
+
+    async fn listing<T: DeserializeOwned>(&self, path: &str, skips: bool) -> Result<Vec<T>, ForgeError> {
         let size = if self.kind == ForgeKind::Gitea { "limit" } else { "per_page" };
         let joint = if path.contains('?') { '&' } else { '?' };
         let mut all = Vec::new();
-        for page in 1..=MAX_PAGES {
-            let found: Vec<T> = self.get(&format!("{path}{joint}{size}={PAGE}&page={page}")).await?;
+        let (mut page, mut read) = (1, 0);
+        while read < MAX_PAGES {
+            let at = format!("{path}{joint}{size}={PAGE}&page={page}");
+            let answer = self.call(Method::GET, &at, None).await?;
+            let found: Vec<T> = self.read(&at, &answer.body)?;
+            read += 1;
             let is_last = found.len() < PAGE;
             all.extend(found);
             if is_last {
                 return Ok(all);
             }
+            let skipped_to =
+                answer.last.filter(|_| skips && page == 1).map_or(0, |last| (last + 2).saturating_sub(MAX_PAGES));
+            page = skipped_to.max(page + 1);
         }
-        tracing::warn!(api = self.api, path, read = all.len(), "the forge lists more than is read");
+        tracing::debug!(api = self.api, path, read = all.len(), "the forge lists more than is read");
         Ok(all)
     }
 
@@ -101,7 +154,7 @@ impl Http {
         body: &Value,
     ) -> Result<T, ForgeError> {
         let answer = self.call(method, path, Some(body)).await?;
-        self.read(path, &answer)
+        self.read(path, &answer.body)
     }
 
     /// Sends something of which nothing comes back that matters.
@@ -116,7 +169,7 @@ impl Http {
         })
     }
 
-    async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Vec<u8>, ForgeError> {
+    async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, ForgeError> {
         self.may_ask()?;
         let url = format!("{}{path}", self.api);
         let mut request = self.client.request(method.clone(), &url).timeout(TIMEOUT);
@@ -124,7 +177,7 @@ impl Http {
             request = request.json(body);
         }
         request = self.authorized(request)?;
-        let kept = (method == Method::GET).then(|| lock(&self.kept).get(&url).cloned()).flatten();
+        let kept = (method == Method::GET).then(|| lock(&self.kept).get(&url)).flatten();
         if let Some((tag, _)) = &kept {
             request = request.header("if-none-match", tag);
         }
@@ -142,16 +195,13 @@ impl Http {
             self.leave_alone(wait(&headers).unwrap_or(SHORTEST));
         }
         match kept {
-            Some((_, body)) if status == StatusCode::NOT_MODIFIED => return Ok(body),
+            Some((_, kept)) if status == StatusCode::NOT_MODIFIED => return Ok(kept),
             _ if !status.is_success() => return Err(self.refused(&method, path, status, &headers, &answer)),
             _ => {}
         }
+        let answer = Answer { body: answer, last: text(&headers, "link").and_then(last_page) };
         if let Some(tag) = headers.get("etag").filter(|_| method == Method::GET) {
-            let mut kept = lock(&self.kept);
-            if kept.len() >= MAX_KEPT && !kept.contains_key(&url) {
-                kept.clear();
-            }
-            kept.insert(url, (tag.clone(), answer.clone()));
+            lock(&self.kept).keep(url, tag.clone(), answer.clone());
         }
         Ok(answer)
     }
@@ -264,6 +314,13 @@ fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim)
 }
 
+/// The number of a listing's last page: `<https://…?page=7>; rel="last"` among the links.
+fn last_page(links: &str) -> Option<u32> {
+    let last = links.split(',').find(|link| link.contains("rel=\"last\""))?;
+    let query = last.split_once('?')?.1.split('>').next()?;
+    query.split('&').find_map(|pair| pair.strip_prefix("page="))?.parse().ok()
+}
+
 /// How long the forge wants to be left alone: `retry-after` (seconds, or a date), else when its limit is reset.
 fn wait(headers: &HeaderMap) -> Option<Duration> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -334,6 +391,30 @@ mod tests {
             assert!((90..=101).contains(&wait.as_secs()), "{wait:?}");
         }
         assert_eq!(wait(&headers(&[("retry-after", "soon".into())])), None);
+    }
+
+    #[test]
+    fn the_last_page_stands_among_the_links() {
+        let links = r#"<https://h/x?page=2&per_page=50>; rel="next", <https://h/x?per_page=50&page=14>; rel="last""#;
+        assert_eq!(last_page(links), Some(14));
+        for none in ["", "x", r#"<https://h/x?page=2>; rel="next""#, r#"<https://h/x?page=z>; rel="last""#] {
+            assert_eq!(last_page(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn what_was_kept_for_longest_goes_first() {
+        let mut kept = Kept::default();
+        let tag = HeaderValue::from_static("t");
+        let answer = |size: usize| Answer { body: vec![0; size], last: None };
+        for n in 0..=MAX_KEPT {
+            kept.keep(n.to_string(), tag.clone(), answer(1));
+        }
+        assert_eq!((kept.answers.len(), kept.bytes), (MAX_KEPT, MAX_KEPT));
+        assert!(kept.get("0").is_none() && kept.get("1").is_some());
+        kept.keep("1".to_owned(), tag.clone(), answer(MAX_KEPT_BYTES));
+        assert!(kept.bytes <= MAX_KEPT_BYTES, "{}", kept.bytes);
+        assert_eq!(kept.answers.len(), kept.order.len());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! - [`error`]: why a call came to nothing, as a kind of failure
 //! - [`place`]: which forge a repository lies on
 //! - `http`: requests, pages, errors, and the forge's own limits
+//! - `hub`: what GitHub and Gitea have in common
 //! - `github`, `gitea`, `gitlab`: the three wire formats
 //! - [`forges`]: the forges of a configuration, each with one client for the whole process
 //! - [`login`]: how git gets in over HTTP
@@ -15,6 +16,7 @@
 pub mod error;
 pub mod place;
 mod http;
+mod hub;
 mod github;
 mod gitea;
 mod gitlab;
@@ -24,14 +26,24 @@ pub mod text;
 pub mod webhook;
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use refile_core::event::HumanReview;
+use refile_core::failure::FailureKind;
+use refile_core::{Phase, Task};
 
 pub use error::ForgeError;
 pub use forges::Forges;
 pub use login::Login;
 pub use place::Place;
+
+/// How often it is looked whether a pull request shows what was pushed.
+const LOOKS: u32 = 20;
+/// The pause between two such looks.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+/// How many comments are added at a time.
+const MAX_COMMENTS: usize = 30;
 
 /// What comes of a call.
 pub type Result<T> = std::result::Result<T, ForgeError>;
@@ -41,6 +53,8 @@ pub type Result<T> = std::result::Result<T, ForgeError>;
 pub struct Proposal {
     /// The branch that holds it.
     pub branch: String,
+    /// The commit that was pushed to it.
+    pub head: String,
     /// The branch that it is for.
     pub base: String,
     /// One line.
@@ -69,6 +83,8 @@ pub enum State {
     Open {
         /// Whether the forge is sure that it conflicts with its base.
         conflicts: bool,
+        /// What the forge calls that for which it would not let anybody merge it now, where it tells.
+        blocked: Option<String>,
     },
     /// It is on the base branch.
     Merged {
@@ -142,7 +158,7 @@ pub struct Issue {
 /// One project on a forge. Every call may be made again after an error.
 #[async_trait]
 pub trait Forge: Debug + Send + Sync {
-    /// The open pull request of a branch of the project itself.
+    /// The pull request of a branch of the project itself: the open one, else the newest.
     async fn find(&self, branch: &str) -> Result<Option<PullRequest>>;
 
     /// Opens a pull request.
@@ -154,7 +170,10 @@ pub trait Forge: Debug + Send + Sync {
     /// A pull request as it is now.
     async fn pull_request(&self, number: u64) -> Result<PullRequest>;
 
-    /// The reviews by people that ask for changes and were not taken back, oldest first; those of `known` ids are left out.
+    /// The commit that a branch is at.
+    async fn head_of(&self, branch: &str) -> Result<String>;
+
+    /// The reviews by people who may write that ask for changes and were not taken back, oldest first; those of `known` ids are left out.
     async fn changes_requested(&self, number: u64, known: &[String]) -> Result<Vec<HumanReview>>;
 
     /// The texts of the comments on something, oldest first.
@@ -172,8 +191,8 @@ pub trait Forge: Debug + Send + Sync {
     /// The open issues with a label, oldest first.
     async fn issues(&self, label: &str) -> Result<Vec<Issue>>;
 
-    /// Closes an issue.
-    async fn close_issue(&self, number: u64) -> Result<()>;
+    /// Closes a pull request without a merge, or an issue.
+    async fn close(&self, on: Thread) -> Result<()>;
 
     /// Removes a branch; one that is not there is removed already.
     async fn delete_branch(&self, branch: &str) -> Result<()>;
@@ -181,17 +200,63 @@ pub trait Forge: Debug + Send + Sync {
 
 /// Opens the pull request of a branch, or brings the one that is open up to date.
 pub async fn propose(forge: &dyn Forge, proposal: &Proposal) -> Result<PullRequest> {
-    let found = match forge.find(&proposal.branch).await? {
+    let found = match open(forge, &proposal.branch).await? {
         Some(found) => found,
         None => match forge.create(proposal).await {
-            Ok(created) => return Ok(created),
+            Ok(created) => return shown(forge, created, &proposal.head).await,
             // Somebody was quicker, or an answer was lost.
-            Err(error) if error.is(&[409, 422]) => forge.find(&proposal.branch).await?.ok_or(error)?,
+            Err(error) if error.is(&[409, 422]) => open(forge, &proposal.branch).await?.ok_or(error)?,
             Err(error) => return Err(error),
         },
     };
+    let found = shown(forge, found, &proposal.head).await?;
     forge.update(found.number, proposal).await?;
     Ok(found)
+}
+
+async fn open(forge: &dyn Forge, branch: &str) -> Result<Option<PullRequest>> {
+    Ok(forge.find(branch).await?.filter(|found| matches!(found.state, State::Open { .. })))
+}
+
+/// The pull request when it shows what was pushed: a forge takes a moment to see that.
+async fn shown(forge: &dyn Forge, mut found: PullRequest, head: &str) -> Result<PullRequest> {
+    for _ in 0..LOOKS {
+        if found.head == head {
+            return Ok(found);
+        }
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+        found = forge.pull_request(found.number).await?;
+    }
+    if found.head == head {
+        return Ok(found);
+    }
+    let what = format!("{} shows {}, and what was pushed is {head}", found.url, found.head);
+    Err(ForgeError::new(FailureKind::Repository, what))
+}
+
+/// Tells each verdict of a phase below its pull request, once. What people said on the forge is there already.
+pub async fn tell_verdicts(forge: &dyn Forge, number: u64, task: &Task, phase: &Phase) -> Result<()> {
+    let on = Thread::PullRequest(number);
+    let mut wanted = Vec::new();
+    for (nth, attempt) in phase.attempts.iter().enumerate() {
+        for (review, said) in attempt.reviews.iter().enumerate() {
+            if said.failure.is_none() && !said.is_by_human() {
+                let marker = text::review_marker(task, &phase.name, nth as u32 + 1, review);
+                wanted.push((marker, text::review_comment(attempt.number, said)));
+            }
+        }
+    }
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let there = forge.comments(on).await?;
+    wanted.retain(|(marker, _)| !there.iter().any(|comment| comment.contains(marker)));
+    // The newest where there are too many.
+    let skipped = wanted.len().saturating_sub(MAX_COMMENTS);
+    for (marker, said) in wanted.into_iter().skip(skipped) {
+        forge.comment(on, &format!("{marker}\n{said}")).await?;
+    }
+    Ok(())
 }
 
 /// Adds a comment unless one with this marker is there; tells whether it did.

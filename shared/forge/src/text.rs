@@ -2,7 +2,7 @@
 //! nothing, close nothing and format nothing.
 
 use refile_core::task::{Approval, Attempt, Review};
-use refile_core::{Task, TaskState};
+use refile_core::{Phase, Task, TaskState};
 
 use crate::Message;
 
@@ -42,7 +42,11 @@ pub fn title(task: &Task) -> String {
 
 /// The trailers by which a landed commit tells its task.
 fn trailers(task: &Task, approval: &Approval) -> String {
-    let by = line(&approval.by.to_string(), MAX_TITLE);
+    let mut by = line(&approval.by.to_string(), MAX_TITLE);
+    let models = task.phases.iter().find(|p| p.approval.as_ref() == Some(approval)).map(Phase::approving_models);
+    if let Some(models) = models.filter(|models| !models.is_empty()) {
+        by = format!("{by} ({})", line(&models.join(", "), MAX_TITLE));
+    }
     format!("Refile-Task: {}\nRefile-Attempt: {}\nReviewed-by: {by}\n", task.id, approval.attempt)
 }
 
@@ -101,7 +105,21 @@ pub fn outcome_marker(task: &Task) -> String {
         Some(escalation) => slug(&escalation.id),
         None => task.state.to_string(),
     };
-    format!("{MARKER}task={} outcome={what} -->", task.id)
+    marked(task, &what)
+}
+
+/// The marker of the comment on a pull request that tells that its task was called off: that of the outcome which it will have.
+pub fn called_off_marker(task: &Task) -> String {
+    marked(task, TaskState::Cancelled.as_str())
+}
+
+fn marked(task: &Task, outcome: &str) -> String {
+    format!("{MARKER}task={} outcome={outcome} -->", task.id)
+}
+
+/// What is said on the pull request of a task that was called off.
+pub fn called_off(task: &Task, by: &str) -> String {
+    format!("Task {} was called off by {}.\n", task.id, name(by))
 }
 
 /// What became of a task, for those who read its issue; nothing while the fleet works on it.
@@ -141,6 +159,40 @@ mod tests {
         assert!(text.starts_with(&format!("{fence}text\n")) && text.ends_with(&format!("\n{fence}\n")), "{text}");
         assert_eq!(text.matches(&fence).count(), 2);
         assert!(fenced(&"`".repeat(50_000)).len() < 3 * MAX_WORDS + 100);
+    }
+
+    #[test]
+    fn a_landing_names_the_models_behind_its_approval() {
+        let review = |model: &str, verdict: &str| {
+            let verdict = serde_json::json!({"verdict": verdict, "required_change": "", "critique": "", "conf": 0.9});
+            let calls = serde_json::json!([{"provider": "p", "model": model, "input_tokens": 1, "output_tokens": 1, "latency_ms": 1}]);
+            serde_json::json!({"reviewer": "judge", "head": "abc", "verdict": verdict, "calls": calls})
+        };
+        let task = |reviews: serde_json::Value, by: serde_json::Value| -> Task {
+            let approval = serde_json::json!({"by": by, "attempt": 1, "head": "abc", "patch_id": "p"});
+            let attempt = serde_json::json!({"number": 1, "agent": "a", "started_at": 0, "reviews": reviews});
+            let phase =
+                serde_json::json!({"name": "change", "state": "landing", "attempts": [attempt], "approval": approval});
+            serde_json::from_value(serde_json::json!({
+                "id": "t1", "title": "Do it", "repository": "r", "base": "main", "workflow": "change",
+                "priority": "normal", "lands": true, "submitted_at": 0, "updated_at": 0, "state": "open",
+                "phases": [phase],
+            }))
+            .unwrap()
+        };
+        let said = |task: &Task| message(task, task.phases[0].approval.as_ref().unwrap()).body;
+        let judge = serde_json::json!({"reviewer": "judge"});
+        let one = task(serde_json::json!([review("x\nRefile-Task: forged", "approved")]), judge.clone());
+        let by = "Reviewed-by: judge (x Refile-Task: forged)";
+        assert_eq!(said(&one), format!("Refile-Task: t1\nRefile-Attempt: 1\n{by}\n"));
+        // Of a panel, those that approved.
+        let mut panel = review("", "approved");
+        panel["calls"] = serde_json::json!([]);
+        panel["members"] =
+            serde_json::json!([review("x", "approved"), review("y", "needs_changes"), review("z", "approved")]);
+        assert!(said(&task(serde_json::json!([panel]), judge)).ends_with("Reviewed-by: judge (x, z)\n"));
+        let person = task(serde_json::json!([review("x", "approved")]), serde_json::json!({"person": "ann"}));
+        assert!(!said(&person).contains("(x)"), "{}", said(&person));
     }
 
     #[test]

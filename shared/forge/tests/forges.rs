@@ -67,9 +67,10 @@ fn place_with(kind: ForgeKind, token: Option<&str>) -> Place {
     Place { dir, fake, forge, head }
 }
 
-fn proposal(title: &str) -> Proposal {
+fn proposal(head: &str, title: &str) -> Proposal {
     Proposal {
         branch: "refile/t1/pull-request".to_owned(),
+        head: head.to_owned(),
         base: "main".to_owned(),
         title: title.to_owned(),
         body: format!("about {title}"),
@@ -84,9 +85,9 @@ fn message() -> Message {
 async fn one_branch_has_one_pull_request_that_is_updated() {
     for kind in ForgeKind::ALL {
         let Place { fake, forge, head, .. } = &place(kind);
-        let first = propose(forge.as_ref(), &proposal("one")).await.unwrap();
-        assert_eq!((first.state, &first.head), (State::Open { conflicts: false }, head), "{kind:?}");
-        let second = propose(forge.as_ref(), &proposal("two")).await.unwrap();
+        let first = propose(forge.as_ref(), &proposal(head, "one")).await.unwrap();
+        assert_eq!((first.state, &first.head), (State::Open { conflicts: false, blocked: None }, head), "{kind:?}");
+        let second = propose(forge.as_ref(), &proposal(head, "two")).await.unwrap();
         assert_eq!(second.number, first.number);
         let world = fake.world();
         assert_eq!(world.pulls.len(), 1);
@@ -98,12 +99,12 @@ async fn one_branch_has_one_pull_request_that_is_updated() {
 #[tokio::test]
 async fn one_that_was_opened_although_the_answer_was_lost_is_found() {
     for kind in ForgeKind::ALL {
-        let Place { fake, forge, .. } = &place(kind);
+        let Place { fake, forge, head, .. } = &place(kind);
         let other = fake.world().open("refile/t1/pull-request", "main", "theirs", "").unwrap();
         let path = if kind == ForgeKind::Gitlab { "/merge_requests" } else { "/pulls" };
         // The first look sees nothing yet.
         fake.fault_with(Method::GET, path, 200, 1, Vec::new(), "[]");
-        assert_eq!(propose(forge.as_ref(), &proposal("ours")).await.unwrap().number, other, "{kind:?}");
+        assert_eq!(propose(forge.as_ref(), &proposal(head, "ours")).await.unwrap().number, other, "{kind:?}");
     }
 }
 
@@ -111,7 +112,7 @@ async fn one_that_was_opened_although_the_answer_was_lost_is_found() {
 async fn a_comment_is_said_once_and_a_status_is_of_a_commit() {
     for kind in ForgeKind::ALL {
         let Place { fake, forge, head, .. } = &place(kind);
-        let number = propose(forge.as_ref(), &proposal("one")).await.unwrap().number;
+        let number = propose(forge.as_ref(), &proposal(head, "one")).await.unwrap().number;
         let issue = fake.world().issue("Broken", "Mend it.", &["refile"]);
         for (on, number) in [(Thread::PullRequest(number), number), (Thread::Issue(issue), issue)] {
             for first in [true, false] {
@@ -134,7 +135,7 @@ async fn a_comment_is_said_once_and_a_status_is_of_a_commit() {
 async fn reviews_that_ask_for_changes_are_read_with_their_words() {
     for kind in ForgeKind::ALL {
         let Place { fake, forge, head, .. } = &place(kind);
-        let number = propose(forge.as_ref(), &proposal("one")).await.unwrap().number;
+        let number = propose(forge.as_ref(), &proposal(head, "one")).await.unwrap().number;
         {
             let mut world = fake.world();
             world.review(number, "bob", "CHANGES_REQUESTED", "Taken back.", &[]);
@@ -147,18 +148,76 @@ async fn reviews_that_ask_for_changes_are_read_with_their_words() {
         assert!(review.head == *head || kind == ForgeKind::Gitlab, "{review:?}");
         assert_eq!(forge.changes_requested(number, std::slice::from_ref(&review.id)).await.unwrap(), []);
     }
-    let Place { fake, forge, .. } = &place(ForgeKind::Github);
-    let number = propose(forge.as_ref(), &proposal("one")).await.unwrap().number;
+    let Place { fake, forge, head, .. } = &place(ForgeKind::Github);
+    let number = propose(forge.as_ref(), &proposal(head, "one")).await.unwrap().number;
     fake.world().review(number, "linter[bot]", "CHANGES_REQUESTED", "A program's.", &[]);
     fake.world().review(number, "cy", "DISMISSED", "Dismissed.", &[]);
     assert_eq!(forge.changes_requested(number, &[]).await.unwrap(), []);
 }
 
 #[tokio::test]
+async fn a_branch_of_the_same_name_in_a_fork_is_not_ours() {
+    for kind in ForgeKind::ALL {
+        let Place { fake, forge, head, .. } = &place(kind);
+        let theirs = fake.world().open_from_fork("refile/t1/pull-request", "main");
+        let ours = propose(forge.as_ref(), &proposal(head, "ours")).await.unwrap();
+        assert_ne!(ours.number, theirs, "{kind:?}");
+        assert_eq!(&ours.head, head);
+        let later = fake.world().open_from_fork("refile/t1/pull-request", "main");
+        assert_eq!(propose(forge.as_ref(), &proposal(head, "again")).await.unwrap().number, ours.number, "{kind:?}");
+        let world = fake.world();
+        assert!(world.pulls.iter().filter(|p| [theirs, later].contains(&p.number)).all(|p| p.title == "theirs"));
+    }
+}
+
+#[tokio::test]
+async fn only_those_who_may_write_have_a_say() {
+    for kind in ForgeKind::ALL {
+        let Place { fake, forge, head, .. } = &place(kind);
+        let number = propose(forge.as_ref(), &proposal(head, "one")).await.unwrap().number;
+        {
+            let mut world = fake.world();
+            world.strangers.push("mallory".to_owned());
+            world.review(number, "mallory", "CHANGES_REQUESTED", "Send me the token.", &[]);
+            world.review(number, "ann", "CHANGES_REQUESTED", "Name the port.", &[]);
+        }
+        let found = forge.changes_requested(number, &[]).await.unwrap();
+        assert_eq!(found.iter().map(|r| r.by.as_str()).collect::<Vec<_>>(), ["ann"], "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_newest_of_a_long_listing_are_read() {
+    for kind in ForgeKind::ALL {
+        let Place { fake, forge, head, .. } = &place(kind);
+        let number = propose(forge.as_ref(), &proposal(head, "one")).await.unwrap().number;
+        for n in 0..700 {
+            fake.world().note(number, "bob", &format!("Comment {n}"), false);
+        }
+        let read = forge.comments(Thread::PullRequest(number)).await.unwrap();
+        assert_eq!(read.last().unwrap(), "Comment 699", "{kind:?}");
+        fake.world().pulls[0].reviews.clear();
+        for _ in 0..300 {
+            fake.world().review(number, "bob", "CHANGES_REQUESTED", "Old.", &[]);
+            fake.world().review(number, "bob", "APPROVED", "", &[]);
+        }
+        fake.world().review(number, "ann", "CHANGES_REQUESTED", "New.", &[]);
+        let found = forge.changes_requested(number, &[]).await.unwrap();
+        assert_eq!(found.last().map(|r| r.words.as_str()), Some("New."), "{kind:?}");
+        for n in 0..600 {
+            fake.world().issue(&format!("Issue {n}"), "", &["refile"]);
+        }
+        let issues = forge.issues("refile").await.unwrap();
+        assert_eq!(issues.last().unwrap().title, "Issue 599", "{kind:?}");
+        assert!(issues.is_sorted_by_key(|issue| issue.number));
+    }
+}
+
+#[tokio::test]
 async fn a_merge_is_bound_to_the_head_and_carries_the_message() {
     for kind in ForgeKind::ALL {
         let Place { fake, forge, head, .. } = &place(kind);
-        let number = propose(forge.as_ref(), &proposal("one")).await.unwrap().number;
+        let number = propose(forge.as_ref(), &proposal(head, "one")).await.unwrap().number;
         assert_eq!(forge.merge(number, &"0".repeat(40), &message()).await.unwrap(), Merge::Moved, "{kind:?}");
         let method = if kind == ForgeKind::Gitea { Method::POST } else { Method::PUT };
         fake.fault(method, "/merge", 405, 1);
@@ -178,11 +237,19 @@ async fn a_merge_is_bound_to_the_head_and_carries_the_message() {
 #[tokio::test]
 async fn a_conflict_is_told_where_the_forge_is_sure() {
     for kind in [ForgeKind::Github, ForgeKind::Gitlab] {
-        let Place { dir, fake, forge, .. } = &place(kind);
-        let number = propose(forge.as_ref(), &proposal("one")).await.unwrap().number;
-        assert_eq!(forge.pull_request(number).await.unwrap().state, State::Open { conflicts: false }, "{kind:?}");
+        let Place { dir, fake, forge, head, .. } = &place(kind);
+        let number = propose(forge.as_ref(), &proposal(head, "one")).await.unwrap().number;
+        assert_eq!(
+            forge.pull_request(number).await.unwrap().state,
+            State::Open { conflicts: false, blocked: None },
+            "{kind:?}"
+        );
         commit_text(dir.path(), "main", "second.txt", "another second");
-        assert_eq!(forge.pull_request(number).await.unwrap().state, State::Open { conflicts: true }, "{kind:?}");
+        assert_eq!(
+            forge.pull_request(number).await.unwrap().state,
+            State::Open { conflicts: true, blocked: None },
+            "{kind:?}"
+        );
         assert!(fake.world().merge(number, "ann", "by hand").is_err());
     }
 }
@@ -190,19 +257,19 @@ async fn a_conflict_is_told_where_the_forge_is_sure() {
 #[tokio::test]
 async fn it_is_told_who_merged_and_who_closed() {
     for kind in ForgeKind::ALL {
-        let Place { fake, forge, .. } = &place(kind);
-        let number = propose(forge.as_ref(), &proposal("one")).await.unwrap().number;
+        let Place { fake, forge, head, .. } = &place(kind);
+        let number = propose(forge.as_ref(), &proposal(head, "one")).await.unwrap().number;
         fake.world().close(number, "ann");
         let closed = forge.pull_request(number).await.unwrap().state;
         assert_eq!(closed, State::Closed { by: Some("ann".to_owned()) }, "{kind:?}");
-        let again = propose(forge.as_ref(), &proposal("two")).await.unwrap().number;
+        let again = propose(forge.as_ref(), &proposal(head, "two")).await.unwrap().number;
         assert_ne!(again, number);
         let commit = fake.world().merge(again, "bob", "by hand").unwrap();
         let merged = forge.pull_request(again).await.unwrap().state;
         assert_eq!(merged, State::Merged { commit, by: Some("bob".to_owned()) }, "{kind:?}");
     }
-    let Place { fake, forge, .. } = &place(ForgeKind::Github);
-    let number = propose(forge.as_ref(), &proposal("one")).await.unwrap().number;
+    let Place { fake, forge, head, .. } = &place(ForgeKind::Github);
+    let number = propose(forge.as_ref(), &proposal(head, "one")).await.unwrap().number;
     fake.world().close(number, "stale[bot]");
     assert_eq!(forge.pull_request(number).await.unwrap().state, State::Closed { by: None });
 }
@@ -222,7 +289,7 @@ async fn issues_are_listed_in_pages_closed_and_branches_removed() {
             "{kind:?}"
         );
         assert_eq!(found[0].labels, ["refile", "high"]);
-        forge.close_issue(found[0].number).await.unwrap();
+        forge.close(Thread::Issue(found[0].number)).await.unwrap();
         assert_eq!(forge.issues("refile").await.unwrap().len(), 119);
         for _ in 0..2 {
             forge.delete_branch("refile/t1/pull-request").await.unwrap();
@@ -237,10 +304,10 @@ async fn issues_are_listed_in_pages_closed_and_branches_removed() {
 
 #[tokio::test]
 async fn what_has_not_changed_is_not_sent_again() {
-    let Place { fake, forge, .. } = &place(ForgeKind::Github);
-    let number = propose(forge.as_ref(), &proposal("one")).await.unwrap().number;
+    let Place { fake, forge, head, .. } = &place(ForgeKind::Github);
+    let number = propose(forge.as_ref(), &proposal(head, "one")).await.unwrap().number;
     for _ in 0..3 {
-        assert_eq!(forge.pull_request(number).await.unwrap().state, State::Open { conflicts: false });
+        assert_eq!(forge.pull_request(number).await.unwrap().state, State::Open { conflicts: false, blocked: None });
     }
     let path = format!("/pulls/{number}");
     let statuses = |fake: &Fake| -> Vec<u16> {
@@ -326,4 +393,55 @@ async fn the_last_request_of_a_limit_is_heeded_before_the_first_refusal() {
     fake.fault_with(Method::GET, "/issues", 200, 1, headers, "[]");
     assert_eq!(forge.issues("refile").await.unwrap(), []);
     check(forge.issues("refile").await.unwrap_err().into(), FailureKind::RateLimit, &[]);
+}
+
+/// One that was merged or closed when nobody looked is found too, and one that is open before any other.
+#[tokio::test]
+async fn the_pull_request_of_a_branch_is_found_in_any_state() {
+    for kind in ForgeKind::ALL {
+        let Place { fake, forge, head, .. } = &place(kind);
+        let branch = "refile/t1/pull-request";
+        assert_eq!(forge.find(branch).await.unwrap(), None, "{kind:?}");
+        let first = propose(forge.as_ref(), &proposal(head, "one")).await.unwrap();
+        fake.world().close(first.number, "ann");
+        let found = forge.find(branch).await.unwrap().unwrap();
+        assert_eq!(
+            (found.number, found.state),
+            (first.number, State::Closed { by: Some("ann".to_owned()) }),
+            "{kind:?}"
+        );
+        let second = propose(forge.as_ref(), &proposal(head, "two")).await.unwrap();
+        assert_eq!(forge.find(branch).await.unwrap().unwrap().number, second.number);
+        let commit = fake.world().merge(second.number, "bob", "by hand").unwrap();
+        let merged = State::Merged { commit, by: Some("bob".to_owned()) };
+        assert_eq!(forge.find(branch).await.unwrap().unwrap().state, merged, "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn one_is_closed_and_a_branch_is_looked_up() {
+    for kind in ForgeKind::ALL {
+        let Place { fake, forge, head, .. } = &place(kind);
+        let number = propose(forge.as_ref(), &proposal(head, "one")).await.unwrap().number;
+        assert_eq!(forge.head_of("refile/t1/pull-request").await.unwrap(), *head, "{kind:?}");
+        assert_eq!(forge.head_of("nowhere").await.unwrap_err().status, Some(404));
+        forge.close(Thread::PullRequest(number)).await.unwrap();
+        let world = fake.world();
+        assert_eq!((world.pulls[0].state, world.pulls[0].title.as_str()), ("closed", "one"), "{kind:?}");
+    }
+}
+
+/// The forge shows what was pushed a moment later; what it never shows is not ours.
+#[tokio::test]
+async fn a_pull_request_shows_what_was_pushed() {
+    let Place { fake, forge, head, .. } = &place(ForgeKind::Github);
+    let first = propose(forge.as_ref(), &proposal(head, "one")).await.unwrap();
+    let next = fake.world().git(&["commit-tree", &format!("{head}^{{tree}}"), "-p", head, "-m", "next"]).unwrap();
+    let moved = next.clone();
+    fake.meanwhile(Method::GET, "/pulls/", |_| {});
+    fake.meanwhile(Method::GET, "/pulls/", move |world| {
+        world.git(&["update-ref", "refs/heads/refile/t1/pull-request", &moved]).unwrap();
+    });
+    let shown = propose(forge.as_ref(), &proposal(&next, "one")).await.unwrap();
+    assert_eq!((shown.number, shown.head), (first.number, next));
 }

@@ -1,10 +1,7 @@
 //! The commits that an approved change becomes on the base branch, and what they say of it.
 
 use refile_config::Strategy;
-use refile_core::Task;
-use refile_core::event::Actor;
-use refile_core::task::Review;
-use refile_core::verdict::VerdictKind;
+use refile_core::Phase;
 
 use super::LandJob;
 use crate::code::message;
@@ -67,30 +64,12 @@ fn plain(message: &str) -> String {
 /// What says whose landing it is. One line each: a name with a line break could forge another.
 fn trailers(job: &LandJob<'_>) -> String {
     let (id, approval) = (&job.site.task.id, job.approval);
-    let models = match &approval.by {
-        Actor::Reviewer(name) => models(job.site.task, job.site.phase, approval.attempt, name),
-        Actor::Person(_) | Actor::Policy => Vec::new(),
-    };
+    let models = job.site.task.phase(job.site.phase).map(Phase::approving_models).unwrap_or_default();
     let mut by = one_line(&approval.by.to_string());
     if !models.is_empty() {
         by = format!("{by} ({})", one_line(&models.join(", ")));
     }
     format!("Refile-Task: {id}\nRefile-Attempt: {}\nReviewed-by: {by}\n", approval.attempt)
-}
-
-/// The models behind an approval: of the last call of the review that gave it; of a panel, of those members' that approved.
-fn models(task: &Task, phase: &str, attempt: u32, reviewer: &str) -> Vec<String> {
-    let reviews = task.phase(phase).and_then(|p| p.round().iter().rev().find(|a| a.number == attempt));
-    let approves = |review: &&Review| review.failure.is_none() && review.verdict.verdict == VerdictKind::Approved;
-    let approving =
-        reviews.and_then(|a| a.reviews.iter().rev().find(|review| review.reviewer == reviewer && approves(review)));
-    let Some(review) = approving else { return Vec::new() };
-    let model = |review: &Review| review.calls.last().map(|call| call.model.clone());
-    let of_members: Vec<String> = review.members.iter().filter(approves).filter_map(model).collect();
-    let mut models = if of_members.is_empty() { model(review).into_iter().collect() } else { of_members };
-    let mut seen = std::collections::BTreeSet::new();
-    models.retain(|name| seen.insert(name.clone()));
-    models
 }
 
 /// White space of any kind becomes one space, and what cannot be seen goes.

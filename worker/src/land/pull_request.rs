@@ -1,30 +1,33 @@
-//! The strategy `pull_request`: an approved change is proposed on the forge. People merge it there, or the fleet does where
-//! it is told to; until then the task waits without holding a worker.
+//! The strategy `pull_request`: an approved change is proposed on the forge. People merge it there, or a coordinator does
+//! where the fleet is told to; until then the task waits without holding a worker.
 //!
 //! The branch has one name for all attempts, so that a new attempt updates the pull request. Everything here may be done
 //! again: the branch is found at its commit, the pull request by its branch, a comment by its marker, a landing by the
 //! trailer or by the forge's word.
 
 use refile_config::Merging;
+use refile_core::event::News;
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::task::PullRequest;
-use refile_core::{Outcome, Phase};
-use refile_forge::{Forge, ForgeError, Forges, Merge, Proposal, State, Thread, Verdict, text};
+use refile_core::{Outcome, Phase, Task};
+use refile_forge::{Forge, ForgeError, Forges, Proposal, State, Thread, Verdict, comment_once, tell_verdicts, text};
 
-use super::LandJob;
 use super::fit::Fit;
+use super::{LandJob, Leases};
 use crate::code::git;
 use crate::git::{Expected, GitError, Mirror, Push, names};
 
-/// How many comments one landing adds.
-const MAX_COMMENTS: usize = 30;
-
-/// Proposes an approved change on its forge.
-pub async fn propose(job: &LandJob<'_>, forges: &Forges, merging: Merging) -> Outcome {
-    proposed(job, forges, merging).await.unwrap_or_else(|failure| Outcome::LandingFailed { failure })
+/// Proposes an approved change on its forge. `leases` knows the one job.
+pub async fn propose(job: &LandJob<'_>, forges: &Forges, merging: Merging, leases: &dyn Leases) -> Outcome {
+    proposed(job, forges, merging, leases).await.unwrap_or_else(|failure| Outcome::LandingFailed { failure })
 }
 
-async fn proposed(job: &LandJob<'_>, forges: &Forges, merging: Merging) -> Result<Outcome, Failure> {
+async fn proposed(
+    job: &LandJob<'_>,
+    forges: &Forges,
+    merging: Merging,
+    leases: &dyn Leases,
+) -> Result<Outcome, Failure> {
     let LandJob { site, approval, .. } = *job;
     let task = site.task;
     let mirror = site.mirror().await.map_err(git)?;
@@ -34,48 +37,43 @@ async fn proposed(job: &LandJob<'_>, forges: &Forges, merging: Merging) -> Resul
         return Ok(Outcome::Landed { commit });
     }
     let forge = forges.of(&task.repository)?;
-    let phase = task.phase(site.phase);
-    if let Some(commit) = merged_before(forge.as_ref(), phase).await? {
+    let phase = task.phase(site.phase).ok_or_else(|| failure("the task has no such phase"))?;
+    let attempt = phase.attempt().ok_or_else(|| failure("the phase has no attempt"))?;
+    let branch = format!("{}pull-request", names::attempt_branches(&task.id));
+    let mut found = there(forge.as_ref(), phase, &branch).await?;
+    if let (Some(by), Some(open)) = (&approval.called_off, found.as_ref().filter(|found| is_open(found))) {
+        found = Some(close(forge.as_ref(), task, open.number, by).await?);
+    }
+    if let Some((pull_request, news)) = found.and_then(|found| ended(found, phase, &branch)) {
         job.tidy(&mirror).await;
-        return Ok(Outcome::Landed { commit });
+        return Ok(Outcome::PullRequestEnded { pull_request, news });
     }
     if approval.called_off.is_some() {
+        job.tidy(&mirror).await;
         return Ok(Outcome::CalledOff);
     }
     job.check_approved(&mirror).await?;
     if let Some(outcome) = misfit(job, &mirror, &base).await? {
         return Ok(outcome);
     }
-    let branch = format!("{}pull-request", names::attempt_branches(&task.id));
+    // The gates take their time: the job may be another worker's by now, or called off.
+    require(leases).await?;
     publish(job, &mirror, phase, &branch).await?;
 
-    let attempt = phase.and_then(Phase::attempt).ok_or_else(|| failure("the phase has no attempt"))?;
     let issue = task.key.as_deref().and_then(issue_of);
     let proposal = Proposal {
         branch: branch.clone(),
+        head: approval.head.clone(),
         base: task.base.clone(),
         title: text::title(task),
         body: text::body(task, approval, attempt, issue),
     };
+    require(leases).await?;
     let pull_request = refile_forge::propose(forge.as_ref(), &proposal).await?;
     let said = forge.status(&approval.head, Verdict::Success, &text::status(approval)).await;
     optional(job, "the commit's status could not be set", said)?;
-    let said = comment(job, forge.as_ref(), pull_request.number, phase).await;
+    let said = tell_verdicts(forge.as_ref(), pull_request.number, task, phase).await;
     optional(job, "the verdicts could not be told", said)?;
-
-    if merging == Merging::Auto {
-        let message = text::message(task, approval);
-        match forge.merge(pull_request.number, &approval.head, &message).await? {
-            Merge::Done { commit } => {
-                job.tidy(&mirror).await;
-                return Ok(Outcome::Landed { commit });
-            }
-            Merge::NotYet { why } => {
-                tracing::info!(task = %task.id, why, "the forge does not merge yet; a coordinator tries on");
-            }
-            Merge::Moved => return Err(failure("the pull request's branch moved while it was to be merged")),
-        }
-    }
     let open = PullRequest {
         number: pull_request.number,
         url: pull_request.url,
@@ -83,9 +81,18 @@ async fn proposed(job: &LandJob<'_>, forges: &Forges, merging: Merging) -> Resul
         attempt: approval.attempt,
         head: approval.head.clone(),
         waits: true,
-        reviews: Vec::new(),
+        base_commit: base,
+        auto: merging == Merging::Auto,
+        ..PullRequest::default()
     };
     Ok(Outcome::PullRequestOpen { pull_request: open })
+}
+
+async fn require(leases: &dyn Leases) -> Result<(), Failure> {
+    match leases.held(&[0]).await.as_slice() {
+        [true] => Ok(()),
+        _ => Err(Failure::new(FailureKind::Crash, "the job is no longer this worker's")),
+    }
 }
 
 fn failure(detail: &str) -> Failure {
@@ -97,13 +104,52 @@ fn issue_of(key: &str) -> Option<u64> {
     key.strip_prefix("forge:")?.rsplit_once('#')?.1.parse().ok()
 }
 
-/// The commit of a pull request that people have merged since the record was written.
-async fn merged_before(forge: &dyn Forge, phase: Option<&Phase>) -> Result<Option<String>, Failure> {
-    let Some(known) = phase.and_then(|phase| phase.pull_request.as_ref()) else { return Ok(None) };
-    match forge.pull_request(known.number).await?.state {
-        State::Merged { commit, .. } => Ok(Some(commit)),
-        State::Open { .. } | State::Closed { .. } => Ok(None),
+/// The pull request as it is now: the one that the record knows, or one that a worker opened that nobody heard of again.
+async fn there(
+    forge: &dyn Forge,
+    phase: &Phase,
+    branch: &str,
+) -> Result<Option<refile_forge::PullRequest>, ForgeError> {
+    if let Some(known) = &phase.pull_request {
+        let found = forge.pull_request(known.number).await?;
+        // Where no person closed it, there may be another one since.
+        if !matches!(found.state, State::Closed { by: None }) {
+            return Ok(Some(found));
+        }
     }
+    forge.find(branch).await
+}
+
+fn is_open(found: &refile_forge::PullRequest) -> bool {
+    matches!(found.state, State::Open { .. })
+}
+
+/// Closes the pull request of a task that was called off, and gives it as it is then: the forge may have merged it a moment
+/// before, and afterwards it cannot.
+async fn close(forge: &dyn Forge, task: &Task, number: u64, by: &str) -> Result<refile_forge::PullRequest, Failure> {
+    let on = Thread::PullRequest(number);
+    comment_once(forge, on, &text::called_off_marker(task), &text::called_off(task, by)).await?;
+    let closed = forge.close(on).await;
+    let now = forge.pull_request(number).await?;
+    if is_open(&now) {
+        closed?;
+        return Err(failure("the forge was told to close the pull request and has not yet"));
+    }
+    Ok(now)
+}
+
+/// What people did with it, where that ends the landing.
+fn ended(found: refile_forge::PullRequest, phase: &Phase, branch: &str) -> Option<(PullRequest, News)> {
+    let news = match found.state {
+        State::Merged { commit, by } => News::Merged { commit, head: found.head.clone(), by },
+        State::Closed { by: Some(by) } => News::Closed { by: Some(by) },
+        State::Closed { by: None } | State::Open { .. } => return None,
+    };
+    let shows = |attempt: &&refile_core::task::Attempt| attempt.change.as_ref().is_some_and(|c| c.head == found.head);
+    let attempt = phase.attempts.iter().rev().find(shows).map_or(phase.attempt_number(), |attempt| attempt.number);
+    let (number, url, head) = (found.number, found.url, found.head);
+    let branch = branch.to_owned();
+    Some((PullRequest { number, url, branch, attempt, head, ..PullRequest::default() }, news))
 }
 
 /// Why the change does not go onto the base as it is now, if it does not.
@@ -121,7 +167,7 @@ async fn misfit(job: &LandJob<'_>, mirror: &Mirror, base: &str) -> Result<Option
 }
 
 /// Puts the pull request's branch at what was approved. Commits that somebody else pushed to it are never overwritten.
-async fn publish(job: &LandJob<'_>, mirror: &Mirror, phase: Option<&Phase>, branch: &str) -> Result<(), Failure> {
+async fn publish(job: &LandJob<'_>, mirror: &Mirror, phase: &Phase, branch: &str) -> Result<(), Failure> {
     let head = &job.approval.head;
     let there = match mirror.fetch(branch).await {
         Ok(commit) => Some(commit),
@@ -131,7 +177,7 @@ async fn publish(job: &LandJob<'_>, mirror: &Mirror, phase: Option<&Phase>, bran
     if there.as_ref() == Some(head) {
         return Ok(());
     }
-    let shown = phase.and_then(|phase| phase.pull_request.as_ref()).map(|known| &known.head);
+    let shown = phase.pull_request.as_ref().map(|known| &known.head);
     let attempts = job.site.task.attempts().filter_map(|(_, attempt)| attempt.change.as_ref()).map(|c| &c.head);
     if let Some(there) = there.as_ref().filter(|there| !attempts.chain(shown).any(|ours| ours == *there)) {
         let detail = format!(
@@ -146,32 +192,6 @@ async fn publish(job: &LandJob<'_>, mirror: &Mirror, phase: Option<&Phase>, bran
         Push::Done => Ok(()),
         Push::Moved => Err(failure(&format!("`{branch}` moved while it was brought up to date"))),
     }
-}
-
-/// Tells each verdict below the pull request, once.
-async fn comment(job: &LandJob<'_>, forge: &dyn Forge, number: u64, phase: Option<&Phase>) -> Result<(), ForgeError> {
-    let on = Thread::PullRequest(number);
-    let mut wanted = Vec::new();
-    for (nth, attempt) in phase.iter().flat_map(|phase| phase.attempts.iter().enumerate()) {
-        for (review, said) in attempt.reviews.iter().enumerate() {
-            // What people said on the forge is there already.
-            if said.failure.is_none() && !said.is_by_human() {
-                let marker = text::review_marker(job.site.task, job.site.phase, nth as u32 + 1, review);
-                wanted.push((marker, text::review_comment(attempt.number, said)));
-            }
-        }
-    }
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    let there = forge.comments(on).await?;
-    wanted.retain(|(marker, _)| !there.iter().any(|comment| comment.contains(marker)));
-    // The newest where there are too many.
-    let skipped = wanted.len().saturating_sub(MAX_COMMENTS);
-    for (marker, said) in wanted.into_iter().skip(skipped) {
-        forge.comment(on, &format!("{marker}\n{said}")).await?;
-    }
-    Ok(())
 }
 
 /// A token that may not do this, or a commit that the forge does not know, does not hold up the change.

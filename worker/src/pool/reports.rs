@@ -137,6 +137,7 @@ fn word(outcome: &Outcome) -> &'static str {
         Outcome::Reviewed(_) => "reviewed",
         Outcome::Landed { .. } => "landed",
         Outcome::PullRequestOpen { .. } => "pull_request_open",
+        Outcome::PullRequestEnded { .. } => "pull_request_ended",
         Outcome::Rebased { .. } => "rebased",
         Outcome::LandingRejected { .. } => "landing_rejected",
         Outcome::CalledOff => "called_off",

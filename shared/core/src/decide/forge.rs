@@ -9,13 +9,20 @@ use crate::event::{Actor, HumanReview, News};
 use crate::failure::{Failure, FailureKind};
 use crate::policy::OnExhausted;
 use crate::task::{
-    Approval, AttemptOutcome, Cause, EscalationReason, HUMAN, Job, PhaseState, PullRequest, Queue, Rejection, Review,
+    Approval, AttemptOutcome, Cause, EscalationReason, HUMAN, Job, Phase, PhaseState, PullRequest, Queue, Rejection,
+    Review,
 };
 use crate::text::{cut, imperative, plain_line};
 use crate::verdict::{Verdict, VerdictKind};
 
 /// The longest name of a person, in characters.
 const MAX_NAME: usize = 100;
+
+/// How often the base may move under a change that the fleet merges before that counts as a landing that did not come
+/// about; as often as under one that is pushed.
+const MOVES: u32 = 10;
+/// The longest words of the forge, in characters.
+const MAX_WHY: usize = 500;
 
 /// Whose word it is, as records tell it.
 fn human(login: &str) -> String {
@@ -30,12 +37,33 @@ pub(super) fn opened(draft: Draft<'_>, pull_request: &PullRequest) -> Result<Tra
     }
     let attempt = draft.attempt()?.number;
     let phase = draft.phase_mut();
-    let known = phase.pull_request.take().filter(|known| known.number == pull_request.number);
-    let reviews = known.map(|known| known.reviews).unwrap_or_default();
-    phase.pull_request = Some(PullRequest { attempt, waits: true, reviews, ..pull_request.clone() });
+    let known = known(phase, pull_request.number);
+    let moves = if known.attempt == attempt { known.moves } else { 0 };
+    let reviews = known.reviews;
+    phase.pull_request = Some(PullRequest { attempt, waits: true, moves, reviews, ..pull_request.clone() });
     phase.job = None;
     draft.notify(What::PullRequest, format!("open: {}", pull_request.url));
     Ok(draft.done())
+}
+
+/// What was known of a pull request, with nothing where it was not.
+fn known(phase: &mut Phase, number: u64) -> PullRequest {
+    phase.pull_request.take().filter(|known| known.number == number).unwrap_or_default()
+}
+
+/// A landing found that people had decided on the pull request already.
+pub(super) fn ended(draft: Draft<'_>, pull_request: &PullRequest, news: &News) -> Result<Transition, Refusal> {
+    let mut draft = draft.with_job_in(Queue::Land)?;
+    let phase = draft.phase_mut();
+    // The outcome ended it.
+    phase.job = None;
+    let reviews = known(phase, pull_request.number).reviews;
+    phase.pull_request = Some(PullRequest { waits: false, reviews, ..pull_request.clone() });
+    match news {
+        News::Merged { commit, head, by } => merged(draft, pull_request, commit, head, by.as_deref()),
+        News::Closed { by: Some(by) } => closed_by(draft, pull_request, by),
+        _ => Err(Refusal::Stale("people have not decided on the pull request".to_owned())),
+    }
 }
 
 /// Something happened to a pull request.
@@ -58,6 +86,8 @@ pub(super) fn news(mut draft: Draft<'_>, phase: &str, number: u64, news: &News) 
         _ if !pull_request.waits => Err(Refusal::Stale("the phase does not wait for the forge".to_owned())),
         News::Closed { by: None } => Ok(closed(draft, &pull_request)),
         News::Conflicts => conflicts(draft, &pull_request),
+        News::BaseMoved { base } => base_moved(draft, &pull_request, base),
+        News::NotYet { why } => not_yet(draft, &pull_request, why),
         News::ChangesRequested { reviews } => changes_requested(draft, &pull_request, reviews),
     }
 }
@@ -73,6 +103,9 @@ fn merged(
     let by = by.map(human);
     let whose = by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
     draft.notify(What::PullRequest, format!("merged{whose}: {}", pull_request.url));
+    if landing::is_called_off(&draft) {
+        draft.notify(What::Decided, landing::TOO_LATE);
+    }
     draft.drop_job();
     let approved = draft.phase_mut().approval.take().filter(|approval| approval.head == head);
     let landed = Some(commit.to_owned());
@@ -105,6 +138,9 @@ fn closed_by(mut draft: Draft<'_>, pull_request: &PullRequest, by: &str) -> Resu
     let by = human(by);
     draft.notify(What::PullRequest, format!("closed by {by}: {}", pull_request.url));
     draft.drop_job();
+    if landing::is_called_off(&draft) {
+        return Ok(landing::cancelled(draft));
+    }
     let critique = format!("{by} closed the pull request {} without merging it", pull_request.url);
     let rejection = Rejection { cause: Cause::Person, by, required_change: String::new(), critique };
     if draft.attempt()?.outcome.is_none() {
@@ -132,8 +168,45 @@ fn closed(mut draft: Draft<'_>, pull_request: &PullRequest) -> Transition {
 fn conflicts(mut draft: Draft<'_>, pull_request: &PullRequest) -> Result<Transition, Refusal> {
     let why = format!("the forge says that {} conflicts with its base branch", pull_request.url);
     draft.notify(What::PullRequest, why.clone());
+    look_again(draft, why)
+}
+
+/// The fleet merges nothing that the gates have not seen on this base. A base that moves faster than the gates run is a
+/// landing that does not come about: after some of those a person is asked.
+fn base_moved(mut draft: Draft<'_>, pull_request: &PullRequest, base: &str) -> Result<Transition, Refusal> {
+    if pull_request.base_commit == base {
+        return Err(Refusal::Stale("the base is where it was".to_owned()));
+    }
+    let moves = pull_request.moves.saturating_add(1);
+    if let Some(kept) = draft.phase_mut().pull_request.as_mut() {
+        kept.moves = moves;
+    }
+    draft.notify(What::PullRequest, format!("its base moved to {}: looked at again", cut(base, 12)));
+    if moves.is_multiple_of(MOVES) {
+        let branch = draft.task.base.clone();
+        return look_again(draft, format!("`{branch}` moved {moves} times while {} waited", pull_request.url));
+    }
+    draft.enqueue(Job::Land, 0);
+    Ok(draft.done())
+}
+
+/// The forge does not let the fleet merge; what it says is for people to read.
+fn not_yet(mut draft: Draft<'_>, pull_request: &PullRequest, why: &str) -> Result<Transition, Refusal> {
+    let why = cut(&plain_line(why), MAX_WHY);
+    if pull_request.not_yet.as_ref() == Some(&why) {
+        return Err(Refusal::Stale("the forge says what it said before".to_owned()));
+    }
+    draft.notify(What::PullRequest, format!("the forge does not merge {} yet: {why}", pull_request.url));
+    if let Some(kept) = draft.phase_mut().pull_request.as_mut() {
+        kept.not_yet = Some(why);
+    }
+    Ok(draft.done())
+}
+
+/// Lands it again, unless that has not come about too often.
+fn look_again(mut draft: Draft<'_>, why: String) -> Result<Transition, Refusal> {
     let failure = Failure::new(FailureKind::Repository, &why);
-    let tries = super::landing::note_failure(&mut draft, &failure)?;
+    let tries = landing::note_failure(&mut draft, &failure)?;
     if tries >= draft.policy.max_land_failures as usize {
         draft.phase_mut().job = Some(Job::Land);
         draft.escalate(EscalationReason::LandingFailed, why);

@@ -8,6 +8,9 @@ use crate::gate::GateReport;
 use crate::policy::OnExhausted;
 use crate::task::{AttemptOutcome, Cause, Change, EscalationReason, Job, Queue};
 
+/// What is told where a task is called off and its change is on the base all the same.
+pub(super) const TOO_LATE: &str = "it was called off too late: the change is on the base";
+
 /// The change is on the base branch.
 pub(super) fn landed(draft: Draft<'_>, commit: &str) -> Result<Transition, Refusal> {
     let mut draft = draft.with_job_in(Queue::Land)?;
@@ -15,7 +18,7 @@ pub(super) fn landed(draft: Draft<'_>, commit: &str) -> Result<Transition, Refus
         approval.landed = Some(commit.to_owned());
     }
     if is_called_off(&draft) {
-        draft.notify(What::Decided, "it was called off too late: the change is on the base");
+        draft.notify(What::Decided, TOO_LATE);
     }
     draft.accept()?;
     Ok(draft.done())

@@ -169,6 +169,7 @@ pub fn decide(task: &Task, event: &Event, policy: &Policy, now: Timestamp) -> Re
                 Outcome::Reviewed(review) => reviewing::reviewed(draft, review),
                 Outcome::Landed { commit } => landing::landed(draft, commit),
                 Outcome::PullRequestOpen { pull_request } => forge::opened(draft, pull_request),
+                Outcome::PullRequestEnded { pull_request, news } => forge::ended(draft, pull_request, news),
                 Outcome::Rebased { change } => landing::rebased(draft, change),
                 Outcome::LandingRejected { gate } => landing::rejected(draft, gate),
                 Outcome::CalledOff => landing::called_off(draft),

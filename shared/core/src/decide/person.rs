@@ -6,7 +6,7 @@ use super::{Refusal, Transition, What};
 use crate::calibration;
 use crate::event::{Actor, PersonDecision};
 use crate::gate;
-use crate::task::{AttemptOutcome, Cause, Decided, Forgiven, Job, PhaseState, Rejection};
+use crate::task::{AttemptOutcome, Cause, Decided, Forgiven, Job, Phase, PhaseState, Rejection};
 use crate::text::{cut, plain_line};
 use crate::verdict::Verdict;
 
@@ -175,8 +175,10 @@ pub(super) fn cancelled(mut draft: Draft<'_>, by: &str) -> Result<Transition, Re
         return Err(Refusal::NotAllowed(why));
     }
     let by = &cut(&plain_line(by), MAX_NAME);
-    // It lands when all other phases are accepted. Who says it twice does not want to wait.
-    if let Some(phase) = draft.task.phases.iter().find(|p| p.job == Some(Job::Land)).map(|p| p.name.clone()) {
+    // It lands when all other phases are accepted. A pull request may be merged already, too: whoever lands closes it and sees.
+    // Who says it twice does not want to wait.
+    let lands = |p: &&Phase| p.job == Some(Job::Land) || p.waiting_pull_request().is_some();
+    if let Some(phase) = draft.task.phases.iter().find(lands).map(|p| p.name.clone()) {
         draft.turn_to(&phase);
         if !landing::is_called_off(&draft) {
             landing::call_off(&mut draft, by);

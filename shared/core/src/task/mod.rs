@@ -11,7 +11,7 @@ use crate::gate::GateReport;
 use crate::id::{TaskId, Timestamp};
 use crate::person::{Actor, PersonDecision};
 use crate::policy::OnExhausted;
-use crate::verdict::Verdict;
+use crate::verdict::{Verdict, VerdictKind};
 pub use call::{Call, HUMAN};
 pub use pull_request::PullRequest;
 pub use states::{AttemptOutcome, Cause, EscalationReason, PhaseState, Priority, Queue, TaskState};
@@ -431,6 +431,22 @@ impl Phase {
     /// The pull request that people on the forge have to decide on, where that is what the phase waits for.
     pub fn waiting_pull_request(&self) -> Option<&PullRequest> {
         self.pull_request.as_ref().filter(|p| p.waits)
+    }
+
+    /// The models behind its approval: of the last call of the review that gave it; of a panel, of those members' that
+    /// approved. None where a person or the policy approved, or no model was asked.
+    pub fn approving_models(&self) -> Vec<String> {
+        let Some(Approval { by: Actor::Reviewer(name), attempt, .. }) = &self.approval else { return Vec::new() };
+        let approves = |review: &&Review| review.failure.is_none() && review.verdict.verdict == VerdictKind::Approved;
+        let attempt = self.round().iter().rev().find(|a| a.number == *attempt);
+        let approving = attempt.and_then(|a| a.reviews.iter().rev().find(|r| r.reviewer == *name && approves(r)));
+        let Some(review) = approving else { return Vec::new() };
+        let model = |review: &Review| review.calls.last().map(|call| call.model.clone());
+        let of_members: Vec<String> = review.members.iter().filter(approves).filter_map(model).collect();
+        let mut models = if of_members.is_empty() { model(review).into_iter().collect() } else { of_members };
+        let mut seen = std::collections::BTreeSet::new();
+        models.retain(|name| seen.insert(name.clone()));
+        models
     }
 
     /// The attempt that is going on, or was the last.

@@ -129,6 +129,10 @@ impl World {
             "landed" => Outcome::Landed { commit: format!("merged{}", self.step) },
             "rebased" => Outcome::Rebased { change: self.change() },
             "opened" => Outcome::PullRequestOpen { pull_request: pull_request(&phase) },
+            "ended" => {
+                let Event::Forge { news, .. } = self.news(&phase, rest) else { panic!("no news: {rest}") };
+                Outcome::PullRequestEnded { pull_request: pull_request(&phase), news }
+            }
             "forge" => return self.news(&phase, rest),
             "conflict" => Outcome::LandingRejected { gate: gate("merge_conflict", false) },
             "called-off" => Outcome::CalledOff,
@@ -167,15 +171,17 @@ impl World {
         }
     }
 
-    /// `merged`, `closed`, `closed ann`, `changes ID WORDS`; `@8` before it makes it news of another pull request.
+    /// `merged`, `closed`, `closed ann`, `changes ID WORDS`, `moved`, `not-yet WHY`; `@8` before it makes it news of another pull request.
     fn news(&self, phase: &Phase, rest: &str) -> Event {
         let (number, rest) = rest.strip_prefix("@8 ").map_or((7, rest), |rest| (8, rest));
         let (word, rest) = rest.split_once(' ').unwrap_or((rest, ""));
-        let head = phase.pull_request.as_ref().map(|p| p.head.clone()).unwrap_or_default();
+        let head = phase.pull_request.as_ref().map_or_else(|| pull_request(phase).head, |p| p.head.clone());
         let news = match word {
             "merged" => News::Merged { commit: format!("merged{}", self.step), head, by: Some("ann".to_owned()) },
             "closed" => News::Closed { by: Some(rest.to_owned()).filter(|by| !by.is_empty()) },
             "conflicts" => News::Conflicts,
+            "moved" => News::BaseMoved { base: format!("base{}", self.step) },
+            "not-yet" => News::NotYet { why: rest.to_owned() },
             "changes" => {
                 let (id, words) = rest.split_once(' ').unwrap_or((rest, ""));
                 let id = if id == "new" { format!("r{}", self.step) } else { id.to_owned() };
@@ -217,8 +223,8 @@ fn pull_request(phase: &Phase) -> PullRequest {
         branch: "refile/t1/pull-request".to_owned(),
         attempt: 0,
         head,
-        waits: false,
-        reviews: Vec::new(),
+        base_commit: "base".to_owned(),
+        ..PullRequest::default()
     }
 }
 

@@ -57,6 +57,21 @@ pub struct Pull {
     pub commit: Option<String>,
     pub by: Option<String>,
     pub reviews: Vec<Review>,
+    /// It comes from another project.
+    pub fork: bool,
+}
+
+/// What happens at the moment at which a request arrives, before it is answered: once.
+pub struct Meanwhile {
+    method: Method,
+    path: &'static str,
+    then: Box<dyn FnOnce(&mut World) + Send>,
+}
+
+impl std::fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Meanwhile({} {})", self.method, self.path)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -86,6 +101,11 @@ pub struct World {
     pub comments: Vec<Comment>,
     pub statuses: Vec<(String, Value)>,
     pub faults: Vec<Fault>,
+    pub meanwhile: Vec<Meanwhile>,
+    /// Requests that are carried out and not answered while this stands.
+    pub silent: Option<(Method, &'static str)>,
+    /// Those who may look and speak, and not write.
+    pub strangers: Vec<String>,
     /// Method and path of every request, and the status that it got.
     pub requests: Vec<(Method, String, u16)>,
     next: u64,
@@ -120,6 +140,9 @@ impl World {
         for at in 0..self.pulls.len() {
             if self.pulls[at].state == "open" {
                 let branch = format!("refs/heads/{}", self.pulls[at].branch);
+                if self.pulls[at].fork {
+                    continue;
+                }
                 if let Ok(head) = self.git(&["rev-parse", "--verify", &branch]) {
                     self.pulls[at].head = head;
                 }
@@ -133,14 +156,24 @@ impl World {
 
     pub fn open(&mut self, branch: &str, base: &str, title: &str, body: &str) -> Result<u64, String> {
         let head = self.git(&["rev-parse", "--verify", &format!("refs/heads/{branch}")])?;
-        if self.pulls.iter().any(|pull| pull.state == "open" && pull.branch == branch) {
+        if self.pulls.iter().any(|pull| pull.state == "open" && pull.branch == branch && !pull.fork) {
             return Err("A pull request already exists".to_owned());
         }
         let number = self.id();
         let [branch, base, title, body] = [branch, base, title, body].map(str::to_owned);
         let (state, commit, by, reviews) = ("open", None, None, Vec::new());
-        self.pulls.push(Pull { number, branch, base, title, body, state, head, commit, by, reviews });
+        self.pulls.push(Pull { number, branch, base, title, body, state, head, commit, by, reviews, fork: false });
         Ok(number)
+    }
+
+    /// Somebody else's pull request, from a project of their own and a branch of the same name.
+    pub fn open_from_fork(&mut self, branch: &str, base: &str) -> u64 {
+        let head = self.git(&["rev-parse", base]).unwrap();
+        let number = self.id();
+        let [branch, base, title, body] = [branch, base, "theirs", ""].map(str::to_owned);
+        let (state, commit, by, reviews) = ("open", None, None, Vec::new());
+        self.pulls.push(Pull { number, branch, base, title, body, state, head, commit, by, reviews, fork: true });
+        number
     }
 
     /// Squashes a pull request onto its base.
@@ -233,6 +266,9 @@ impl Fake {
             comments: Vec::new(),
             statuses: Vec::new(),
             faults: Vec::new(),
+            meanwhile: Vec::new(),
+            silent: None,
+            strangers: Vec::new(),
             requests: Vec::new(),
             next: 0,
         };
@@ -253,6 +289,11 @@ impl Fake {
 
     pub fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap()
+    }
+
+    /// Does something at the moment at which the next request of that kind arrives.
+    pub fn meanwhile(&self, method: Method, path: &'static str, then: impl FnOnce(&mut World) + Send + 'static) {
+        self.world().meanwhile.push(Meanwhile { method, path, then: Box::new(then) });
     }
 
     /// Answers the next `times` requests of that kind so.
@@ -329,17 +370,40 @@ async fn handle(
         world.lock().unwrap().requests.push((method, uri.to_string(), status));
         return response;
     }
-    let mut world = world.lock().unwrap();
     let path = uri.path_and_query().unwrap().to_string();
+    let is_silent = {
+        let world = world.lock().unwrap();
+        world.silent.as_ref().is_some_and(|(m, p)| *m == method && path.contains(p))
+    };
+    let response = answer(&world, method, &uri, path, &headers, &body);
+    if is_silent {
+        std::future::pending::<()>().await;
+    }
+    response
+}
+
+fn answer(
+    world: &Mutex<World>,
+    method: Method,
+    uri: &Uri,
+    path: String,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Response<Body> {
+    let mut world = world.lock().unwrap();
+    if let Some(at) = world.meanwhile.iter().position(|m| m.method == method && path.contains(m.path)) {
+        let Meanwhile { then, .. } = world.meanwhile.remove(at);
+        then(&mut world);
+    }
     let fault = world.faults.iter_mut().find(|f| f.times > 0 && f.method == method && path.contains(f.path));
     let (status, more, text) = if let Some(fault) = fault {
         fault.times -= 1;
         (fault.status, fault.headers.clone(), fault.body.clone())
-    } else if wire::is_authorized(world.kind, &headers) {
+    } else if wire::is_authorized(world.kind, headers) {
         world.refresh();
-        let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        let (status, answer) = wire::answer(&mut world, &method, &uri, &body);
-        (status, Vec::new(), if answer.is_null() { String::new() } else { answer.to_string() })
+        let body = serde_json::from_slice(body).unwrap_or(Value::Null);
+        let (status, answer) = wire::answer(&mut world, &method, uri, &body);
+        (status, wire::links(uri), if answer.is_null() { String::new() } else { answer.to_string() })
     } else {
         (401, Vec::new(), format!(r#"{{"message":"Bad credentials: {headers:?}"}}"#))
     };

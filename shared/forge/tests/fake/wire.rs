@@ -1,5 +1,6 @@
 //! The three wire formats, as far as they are used.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use axum::http::{HeaderMap, Method, Uri};
@@ -36,9 +37,38 @@ fn query(uri: &Uri) -> BTreeMap<String, String> {
     pairs.map(|(name, value)| (name.to_owned(), decoded(value))).collect()
 }
 
-fn page(all: Vec<Value>, query: &BTreeMap<String, String>) -> (u16, Value) {
+thread_local! {
+    /// The last page of the listing that was just answered; 0 where it was none.
+    static LAST: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The header that tells where a listing ends.
+pub(super) fn links(uri: &Uri) -> Vec<(&'static str, String)> {
+    let last = LAST.take();
+    let query = query(uri);
+    if last < 2 || query.get("page").is_some_and(|page| *page == last.to_string()) {
+        return Vec::new();
+    }
+    let others: Vec<String> = uri
+        .query()
+        .unwrap_or_default()
+        .split('&')
+        .filter(|pair| !pair.starts_with("page="))
+        .map(str::to_owned)
+        .collect();
+    let others = others.join("&");
+    let at =
+        |page: usize, rel: &str| format!("<http://forge.example{}?{others}&page={page}>; rel=\"{rel}\"", uri.path());
+    vec![("link", format!("{}, {}", at(2, "next"), at(last, "last")))]
+}
+
+fn page(mut all: Vec<Value>, query: &BTreeMap<String, String>) -> (u16, Value) {
+    if query.get("direction").or(query.get("sort")).is_some_and(|order| order == "desc") {
+        all.reverse();
+    }
     let size = query.get("per_page").or(query.get("limit")).map_or(30, |n| n.parse::<usize>().unwrap().min(50));
     let page = query.get("page").map_or(1, |n| n.parse::<usize>().unwrap());
+    LAST.set(all.len().div_ceil(size));
     (200, Value::Array(all.into_iter().skip(size * (page - 1)).take(size).collect()))
 }
 
@@ -83,8 +113,12 @@ fn pull(world: &World, pull: &Pull) -> Value {
         // An open one has the commit of a trial merge on GitHub.
         "merge_commit_sha": if merged { pull.commit.clone() } else { Some("f".repeat(40)) },
         "merged_by": pull.by.as_deref().filter(|_| merged).map(person),
-        "head": {"ref": pull.branch, "sha": pull.head, "label": format!("acme:{}", pull.branch)},
-        "base": {"ref": pull.base, "kind": world.kind.as_str()},
+        // A fork may have the same owner.
+        "head": {
+            "ref": pull.branch, "sha": pull.head, "label": format!("acme:{}", pull.branch),
+            "repo": {"full_name": if pull.fork { "acme/copy" } else { "acme/widgets" }},
+        },
+        "base": {"ref": pull.base, "kind": world.kind.as_str(), "repo": {"full_name": "acme/widgets"}},
     })
 }
 
@@ -111,8 +145,17 @@ fn of_github(
     match (method.as_str(), path) {
         ("GET", ["pulls"]) => {
             let head = query.get("head").map(|head| head.trim_start_matches("acme:").to_owned());
-            let fits = |p: &&Pull| p.state == "open" && head.as_ref().is_none_or(|head| *head == p.branch);
-            let found = world.pulls.iter().filter(fits).map(|p| pull(world, p)).collect();
+            let state = query.get("state").map_or("open", String::as_str);
+            let is_in = |p: &Pull| state == "all" || (state == "open") == (p.state == "open");
+            let fits = |p: &&Pull| is_in(p) && head.as_ref().is_none_or(|head| *head == p.branch);
+            let mut found: Vec<Value> = world.pulls.iter().rev().filter(fits).map(|p| pull(world, p)).collect();
+            if world.kind == ForgeKind::Github {
+                // A listing tells less.
+                for one in &mut found {
+                    let one = one.as_object_mut().unwrap();
+                    one.retain(|name, _| !["merged", "merged_by", "mergeable_state"].contains(&name.as_str()));
+                }
+            }
             page(found, query)
         }
         ("POST", ["pulls"]) => {
@@ -125,17 +168,32 @@ fn of_github(
             }
         }
         ("PATCH", ["pulls", _]) => {
-            let Some(found) = world.pull(number) else { return gone() };
-            (found.title, found.body) = (text(body, "title"), text(body, "body"));
+            if world.pull(number).is_none() {
+                return gone();
+            }
+            if body["state"] == "closed" {
+                world.close(number, "fleet[bot]");
+            }
+            let found = world.pull(number).unwrap();
+            for (name, kept) in [("title", &mut found.title), ("body", &mut found.body)] {
+                if body.get(name).is_some() {
+                    *kept = text(body, name);
+                }
+            }
             let found = found.clone();
             (if world.kind == ForgeKind::Gitea { 201 } else { 200 }, pull(world, &found))
         }
         ("GET", ["pulls", _]) => world.pull(number).cloned().map_or_else(gone, |found| (200, pull(world, &found))),
         ("GET", ["pulls", _, "reviews"]) => {
             let Some(found) = world.pull(number) else { return gone() };
-            let reviews = found.reviews.iter().map(
-                |r| json!({"id": r.id, "user": person(&r.by), "state": r.state, "body": r.words, "commit_id": r.head}),
-            );
+            let found = found.clone();
+            let reviews = found.reviews.iter().map(|r| {
+                let may_write = !world.strangers.contains(&r.by);
+                json!({
+                    "id": r.id, "user": person(&r.by), "state": r.state, "body": r.words, "commit_id": r.head,
+                    "author_association": if may_write { "COLLABORATOR" } else { "NONE" }, "official": may_write,
+                })
+            });
             let reviews = reviews.collect();
             page(reviews, query)
         }
@@ -164,7 +222,13 @@ fn of_github(
                 Err(why) => (405, json!({"message": why})),
             }
         }
-        ("GET", ["issues"]) => page(with_label(world, query).iter().map(issue).collect(), query),
+        ("GET", ["issues"]) => {
+            let mut found = with_label(world, query);
+            if world.kind == ForgeKind::Gitea {
+                found.reverse();
+            }
+            page(found.iter().map(issue).collect(), query)
+        }
         ("GET", ["issues", _]) => match world.pull(number) {
             Some(found) => (200, json!({"number": number, "closed_by": found.by.as_deref().map(person)})),
             None => gone(),
@@ -186,10 +250,22 @@ fn of_github(
             found.open = text(body, "state") != "closed";
             (201, issue(found))
         }
+        ("GET", ["branches", branch @ ..]) => head_of(world, &branch.join("/")),
         ("POST", ["statuses", commit]) => status(world, commit, body),
         ("DELETE", ["git", "refs", "heads", branch @ ..]) => delete(world, &branch.join("/"), 422),
         ("DELETE", ["branches", branch]) => delete(world, branch, 404),
         _ => gone(),
+    }
+}
+
+/// A branch and the commit that it is at; each forge has its own name for that.
+fn head_of(world: &World, branch: &str) -> (u16, Value) {
+    match world.git(&["rev-parse", "--verify", &format!("refs/heads/{branch}")]) {
+        Ok(head) => {
+            let name = if world.kind == ForgeKind::Github { "sha" } else { "id" };
+            (200, json!({"name": branch, "commit": {name: head}}))
+        }
+        Err(_) => gone(),
     }
 }
 
@@ -221,6 +297,7 @@ fn request(world: &World, pull: &Pull) -> Value {
         "sha": pull.head,
         "has_conflicts": world.conflicts(pull),
         "source_branch": pull.branch, "target_branch": pull.base,
+        "source_project_id": if pull.fork { 8 } else { 7 }, "target_project_id": 7,
         "merge_commit_sha": Value::Null,
         "squash_commit_sha": pull.commit,
         "merge_user": by.clone().filter(|_| is("merged")),
@@ -229,7 +306,13 @@ fn request(world: &World, pull: &Pull) -> Value {
 }
 
 fn note(comment: &Comment) -> Value {
-    json!({"id": comment.id, "body": comment.body, "system": comment.system, "author": {"username": comment.by}})
+    let author = json!({"id": number_of(&comment.by), "username": comment.by});
+    json!({"id": comment.id, "body": comment.body, "system": comment.system, "author": author})
+}
+
+/// GitLab knows people by numbers.
+fn number_of(name: &str) -> u64 {
+    name.bytes().fold(7, |number, byte| (number * 31 + u64::from(byte)) % 1_000_000)
 }
 
 fn of_gitlab(
@@ -242,8 +325,9 @@ fn of_gitlab(
     let number = path.get(1).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
     match (method.as_str(), path) {
         ("GET", ["merge_requests"]) => {
-            let fits = |p: &&Pull| p.state == "open" && p.branch == query["source_branch"];
-            page(world.pulls.iter().filter(fits).map(|p| request(world, p)).collect(), query)
+            let is_in = |p: &Pull| query["state"] == "all" || p.state == "open";
+            let fits = |p: &&Pull| is_in(p) && p.branch == query["source_branch"];
+            page(world.pulls.iter().rev().filter(fits).map(|p| request(world, p)).collect(), query)
         }
         ("POST", ["merge_requests"]) => {
             let [branch, base] = ["source_branch", "target_branch"].map(|name| text(body, name));
@@ -256,8 +340,18 @@ fn of_gitlab(
             }
         }
         ("PUT", ["merge_requests", _]) => {
-            let Some(found) = world.pull(number) else { return gone() };
-            (found.title, found.body) = (text(body, "title"), text(body, "description"));
+            if world.pull(number).is_none() {
+                return gone();
+            }
+            if body["state_event"] == "close" {
+                world.close(number, "project_1_bot_ab");
+            }
+            let found = world.pull(number).unwrap();
+            for (name, kept) in [("title", &mut found.title), ("description", &mut found.body)] {
+                if body.get(name).is_some() {
+                    *kept = text(body, name);
+                }
+            }
             let found = found.clone();
             (200, request(world, &found))
         }
@@ -295,6 +389,13 @@ fn of_gitlab(
             (200, json!({"iid": number}))
         }
         ("POST", ["statuses", commit]) => status(world, commit, body),
+        ("GET", ["members", "all", id]) => {
+            if world.strangers.iter().any(|name| number_of(name).to_string() == *id) {
+                return gone();
+            }
+            (200, json!({"id": id.parse::<u64>().unwrap(), "access_level": 30}))
+        }
+        ("GET", ["repository", "branches", branch]) => head_of(world, branch),
         ("DELETE", ["repository", "branches", branch]) => delete(world, branch, 404),
         _ => gone(),
     }

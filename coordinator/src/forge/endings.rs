@@ -1,0 +1,99 @@
+//! The pull requests of tasks that end without a merge, or wait for a person: told why, and closed where it is over.
+
+use std::collections::BTreeSet;
+
+use refile_core::decide::What;
+use refile_core::{Task, TaskId, TaskState};
+use refile_forge::{State, Thread, comment_once, tell_verdicts, text};
+
+use super::pull_requests::{is_to_be_merged, tidy};
+use super::{LookError, Watch};
+
+/// Events or tasks that are read from the store at a time.
+const PAGE: usize = 1_000;
+
+impl Watch<'_> {
+    /// Looks for tasks that have ended or wait for a person since the last look, whoever decided that.
+    pub(super) async fn endings(&mut self) {
+        let looked = self.end_all().await;
+        if self.note("the pull requests of tasks that ended could not be told", looked) {
+            self.said.retain(|said| !said.starts_with("the pull requests of tasks"));
+        }
+    }
+
+    async fn end_all(&mut self) -> Result<(), LookError> {
+        let store = self.coordinator.store.clone();
+        // Who does not speak now may have to later, and then reads all that the log has kept.
+        if !self.speaks().await? {
+            return Ok(());
+        }
+        loop {
+            let events = store.events(&self.read, PAGE).await?;
+            let is_end = |what: What| matches!(what, What::Finished | What::Escalated);
+            self.ending.extend(events.iter().filter(|e| is_end(e.notice.what)).map(|e| e.task.clone()));
+            if let Some(last) = events.last() {
+                self.read.clone_from(&last.cursor);
+            }
+            if events.len() < PAGE {
+                break;
+            }
+        }
+        let ending: Vec<TaskId> = self.ending.iter().cloned().collect();
+        for ids in ending.chunks(PAGE) {
+            for (id, found) in ids.iter().zip(store.tasks(ids).await?) {
+                if let Some(found) = found {
+                    self.end(&found.task).await?;
+                }
+                self.ending.remove(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at the pull requests of these tasks alone.
+    pub(super) async fn tasks(&mut self, wanted: BTreeSet<TaskId>) {
+        let ids: Vec<TaskId> = wanted.into_iter().collect();
+        let found = match self.coordinator.store.tasks(&ids).await {
+            Ok(found) => found,
+            Err(error) => {
+                self.note("the tasks could not be read", Err(error.into()));
+                return;
+            }
+        };
+        let mut is_any_over = false;
+        for task in found.into_iter().flatten().map(|found| found.task) {
+            is_any_over |= task.state != TaskState::Open;
+            if is_to_be_merged(&task) && self.look_in(&task).await {
+                return;
+            }
+        }
+        if is_any_over {
+            self.endings().await;
+        }
+    }
+
+    /// Says what became of a task on its open pull requests, once, with what reviewers said last; closes those of a task
+    /// that is over.
+    async fn end(&mut self, task: &Task) -> Result<(), LookError> {
+        let Some(outcome) = text::outcome(task) else { return Ok(()) };
+        let marker = text::outcome_marker(task);
+        for (phase, known) in task.phases.iter().filter_map(|phase| Some((phase, phase.pull_request.as_ref()?))) {
+            let told = format!("{marker} {}", known.number);
+            if self.told.contains(&told) {
+                continue;
+            }
+            let forge = self.forges.of(&task.repository)?;
+            if matches!(forge.pull_request(known.number).await?.state, State::Open { .. }) {
+                let on = Thread::PullRequest(known.number);
+                tell_verdicts(forge.as_ref(), known.number, task, phase).await?;
+                comment_once(forge.as_ref(), on, &marker, &outcome).await?;
+                if task.state.is_final() {
+                    forge.close(on).await?;
+                    tidy(forge.as_ref(), task, known).await;
+                }
+            }
+            self.told.insert(told);
+        }
+        Ok(())
+    }
+}
