@@ -6,7 +6,7 @@ use refile_core::decide::What;
 use refile_core::{Task, TaskId, TaskState};
 use refile_forge::{State, Thread, comment_once, tell_verdicts, text};
 
-use super::pull_requests::{is_to_be_merged, tidy};
+use super::pull_requests::{is_for_people, is_to_be_merged, tidy};
 use super::{LookError, Watch};
 
 /// Events or tasks that are read from the store at a time.
@@ -42,7 +42,13 @@ impl Watch<'_> {
         for ids in ending.chunks(PAGE) {
             for (id, found) in ids.iter().zip(store.tasks(ids).await?) {
                 if let Some(found) = found {
-                    self.end(&found.task).await?;
+                    match self.end(&found.task).await {
+                        // One that the forge does not let be told must not hold up the others.
+                        Err(LookError::Forge(error)) if is_for_people(&error) => {
+                            tracing::warn!(task = %id, %error, "the end of a task could not be told on its pull request");
+                        }
+                        ended => ended?,
+                    }
                 }
                 self.ending.remove(id);
             }

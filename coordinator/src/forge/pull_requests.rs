@@ -76,12 +76,11 @@ impl Watch<'_> {
             // Another coordinator was quicker, or the task went on meanwhile.
             Err(ApplyError::Refused(Refusal::Stale(why))) => {
                 let now = self.read(task).await?.map(|task| task.state);
-                match (merged, now) {
-                    // Called off without a look, or turned down: what is final stays so, and somebody has to know.
-                    (Some(commit), Some(state @ (TaskState::Cancelled | TaskState::Rejected))) => {
-                        tracing::warn!(task = %task.id, commit, "the task is {state}, and its pull request is merged");
-                    }
-                    _ => tracing::debug!(task = %task.id, why, "old news"),
+                // Called off without a look, or turned down: what is final stays so, and somebody has to know.
+                if let (Some(commit), Some(state @ (TaskState::Cancelled | TaskState::Rejected))) = (merged, now) {
+                    tracing::warn!(task = %task.id, commit, "the task is {state}, and its pull request is merged");
+                } else {
+                    tracing::debug!(task = %task.id, why, "old news");
                 }
             }
             Err(error) => return Err(error.into()),
@@ -156,7 +155,7 @@ impl Watch<'_> {
 }
 
 /// Whether only a person can mend it.
-fn is_for_people(error: &ForgeError) -> bool {
+pub(super) fn is_for_people(error: &ForgeError) -> bool {
     matches!(error.kind, FailureKind::Auth | FailureKind::Repository | FailureKind::Configuration)
 }
 
