@@ -18,6 +18,7 @@ use crate::code::{CodeJob, code};
 use crate::land::LandJob;
 use crate::land::pull_request::propose;
 use crate::landings::{self, Landings};
+use crate::leftovers::Leftovers;
 use crate::pool::Execute;
 use crate::review::{ReviewJob, review};
 use crate::worker::Worker;
@@ -29,6 +30,7 @@ pub(crate) struct AtWork {
     pub(crate) backpressure: Arc<Backpressure>,
     pub(crate) forges: Arc<Forges>,
     pub(crate) landings: Landings,
+    pub(crate) leftovers: Leftovers,
 }
 
 impl AtWork {
@@ -60,6 +62,9 @@ impl Execute for AtWork {
                 return proposal(&self.worker, &self.forges, claim).await;
             }
             return self.landings.outcome(&self.worker, claim).await;
+        }
+        if claim.queue == Queue::Code {
+            self.leftovers.remove(&self.worker, &claim.task);
         }
         execute(&self.worker, claim).await
     }

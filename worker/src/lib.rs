@@ -19,6 +19,7 @@
 //! - [`backpressure`]: what the whole fleet knows of its providers
 //! - [`worker`]: what a worker is made of
 //! - `landings`: land jobs that were claimed together
+//! - `leftovers`: attempt branches of tasks that are over
 //! - [`executor`]: a claimed job, made into values for the parts above
 //! - [`pool`]: the claim loop: leases, heartbeats, shutdown
 //! - [`service`]: a worker as a process
@@ -37,6 +38,7 @@ pub mod land;
 pub mod backpressure;
 pub mod worker;
 mod landings;
+mod leftovers;
 pub mod executor;
 pub mod pool;
 pub mod service;

@@ -14,6 +14,7 @@ use refile_telemetry::{Health, Metrics};
 use crate::backpressure::Backpressure;
 use crate::executor::AtWork;
 use crate::landings::Landings;
+use crate::leftovers::Leftovers;
 use crate::llm::Client;
 use crate::pool::Pool;
 use crate::workspace::Workspace;
@@ -91,7 +92,13 @@ impl Worker {
             concurrency: worker.concurrency,
             lease: worker.config.workers.lease.0,
             grace: worker.config.workers.grace.0,
-            agent: Arc::new(AtWork { worker, backpressure, forges, landings: Landings::default() }),
+            agent: Arc::new(AtWork {
+                worker,
+                backpressure,
+                forges,
+                landings: Landings::default(),
+                leftovers: Leftovers::default(),
+            }),
         }
     }
 }

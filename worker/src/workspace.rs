@@ -99,7 +99,7 @@ impl Claim<'_> {
 }
 
 /// A repository's address as git can reach it from anywhere: a relative path is one from the configuration's folder.
-fn repository(config_dir: &Path, url: &str) -> String {
+pub(crate) fn repository(config_dir: &Path, url: &str) -> String {
     if !names::is_local(url) || url.starts_with("file://") || url.starts_with('-') {
         return url.to_owned();
     }

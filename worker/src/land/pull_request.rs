@@ -42,7 +42,9 @@ async fn proposed(job: &LandJob<'_>, forges: &Forges, merging: Merging) -> Resul
     if approval.called_off.is_some() {
         return Ok(Outcome::CalledOff);
     }
-    job.check_approved(&mirror).await?;
+    if let Some(outcome) = job.check_approved(&mirror, &base).await? {
+        return Ok(outcome);
+    }
     if let Some(outcome) = misfit(job, &mirror, &base).await? {
         return Ok(outcome);
     }
