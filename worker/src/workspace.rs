@@ -28,7 +28,7 @@ pub struct Workspace {
     dir: PathBuf,
     forges: Option<Arc<Forges>>,
     guard: Option<Arc<Guard>>,
-    /// How large the mirrors may be together, in bytes.
+    /// How large all that lies in the folder may be, in bytes.
     max_bytes: u64,
     spares: Spares,
     /// When the mirrors were looked at last.
@@ -135,10 +135,10 @@ impl Workspace {
         Self { guard: Some(guard), max_bytes, ..self }
     }
 
-    /// Brings the mirrors below their bound and tidies each up.
+    /// Brings the folder below its bound and tidies each mirror up.
     pub async fn keep_house(&self) {
         self.spares.tidy();
-        housekeeping::keep(&self.dir.join("mirrors"), self.max_bytes).await;
+        housekeeping::keep(&self.dir, self.max_bytes).await;
     }
 
     /// Does so in the background where it was long ago.
