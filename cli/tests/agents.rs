@@ -124,7 +124,8 @@ fn a_program_that_its_provider_turns_away_is_left_alone_by_the_whole_fleet() {
     let lines: Vec<String> = (1..=12).map(|n| json!({"title": format!("Task {n}")}).to_string()).collect();
     place.write("tasks.jsonl", &lines.join("\n"));
     place.ok(&["submit", "--file", "tasks.jsonl"]);
-    place.run(&["up", "--drain"]).must(0, &["the provider is paused for the whole fleet", "agent:known"]);
+    let says = ["the provider is paused for the whole fleet", "wait: the provider agent:known is paused until "];
+    place.run(&["up", "--drain"]).must(0, &says);
 
     let tasks = place.json(&["task", "list", "--limit", "50"]);
     let tasks = tasks.as_array().unwrap();
