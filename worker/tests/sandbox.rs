@@ -5,6 +5,7 @@
 mod common;
 
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use common::Place;
@@ -103,6 +104,26 @@ async fn what_the_configuration_names_can_be_read_and_written() {
     let mut asking = Try::script(&format!("test ! -e {}/data.'txt' && echo x > new.txt", dir.display()));
     asking.attempt = 2;
     asking.change(&place, &task(&place, "t1")).await;
+}
+
+/// A program is seen with all that was installed with it: a virtual environment, and the packages that npm installed.
+#[tokio::test]
+async fn a_program_is_seen_with_what_was_installed_with_it() {
+    let place = Place::guarded("").await;
+    let root = place.root.path();
+    for (program, kept, marker) in [
+        ("tools/node_modules/@maker/agent/bin/agent.sh", "tools/node_modules/other/lib.txt", None),
+        ("python/bin/agent.sh", "python/lib/lib.txt", Some("python/pyvenv.cfg")),
+    ] {
+        for file in [program, kept].into_iter().chain(marker) {
+            std::fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
+            std::fs::write(root.join(file), format!("#!/bin/sh\ncp {} new.txt\n", root.join(kept).display())).unwrap();
+        }
+        std::fs::set_permissions(root.join(program), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let mut attempt = Try::script("");
+        attempt.agent.command = vec![root.join(program).display().to_string()];
+        attempt.change(&place, &task(&place, &program.replace(['/', '@', '_', '.'], "-"))).await;
+    }
 }
 
 #[tokio::test]

@@ -282,7 +282,6 @@ impl Sandbox {
         if let Some(file) = Path::new("/etc/resolv.conf").canonicalize().ok().filter(|p| !p.starts_with("/etc")) {
             of.read(&file);
         }
-        self.programs(command, home.as_deref()).iter().for_each(|path| of.read(path));
         let mut empty: Vec<&Path> = Vec::new();
         for hidden in self.guard.hidden.iter().filter(|path| path.is_dir()) {
             let holds = |other: &Path| other.starts_with(hidden);
@@ -307,7 +306,8 @@ impl Sandbox {
         for path in &empty {
             of.flag_of("--tmpfs", path);
         }
-        self.readable.iter().for_each(|path| of.read(path));
+        // They may lie beside the configuration.
+        self.programs(command, home.as_deref()).iter().chain(&self.readable).for_each(|path| of.read(path));
         of.put("--bind", &self.tree, &self.tree);
         self.writable.iter().for_each(|path| of.put("--bind-try", path, path));
         // What is empty lies in memory: nobody writes there.
@@ -340,10 +340,12 @@ impl Sandbox {
             }
         });
         if let Some(real) = program.and_then(|p| p.canonicalize().ok()).filter(|p| !is_system(p)) {
-            // Of a virtual environment all; of anything else the file.
+            // Of a virtual environment and of what npm installed all; of anything else the file.
             let environment = real.parent().filter(|dir| dir.ends_with("bin")).and_then(Path::parent);
-            let environment = environment.filter(|dir| dir.join("pyvenv.cfg").is_file()).map(Path::to_path_buf);
-            found.extend(environment.filter(is_fit).or(Some(real)));
+            let environment = environment.filter(|dir| dir.join("pyvenv.cfg").is_file());
+            let installed = real.ancestors().filter(|dir| dir.ends_with("node_modules")).last();
+            let whole = environment.or(installed).map(Path::to_path_buf);
+            found.extend(whole.filter(is_fit).or(Some(real)));
         }
         found
     }
