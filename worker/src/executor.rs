@@ -106,10 +106,13 @@ async fn attempt(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, 
         ContinueFrom::Previous => phase.previous_change(),
         ContinueFrom::Base => None,
     };
+    // An attempt that is not over and has a change is one whose gates could not run.
+    let kept = phase.attempt().filter(|attempt| attempt.outcome.is_none()).and_then(|attempt| attempt.change.as_ref());
     code(&CodeJob {
         site,
         prompt: &prompt,
         continue_from,
+        kept,
         name,
         agent,
         providers: &config.providers,
@@ -168,7 +171,10 @@ async fn proposal(worker: &Worker, forges: &Forges, claim: &Claim) -> Outcome {
 fn cannot(claim: &Claim, why: String) -> Outcome {
     let failure = Failure::new(FailureKind::Configuration, why);
     match claim.queue {
-        Queue::Code => Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage: Usage::default() },
+        Queue::Code => {
+            let usage = Usage::default();
+            Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage, change: None }
+        }
         Queue::Land => Outcome::LandingFailed { failure },
         Queue::Review => {
             let reviewer = match claim.task.phase(&claim.lease.phase).and_then(|p| p.job.as_ref()) {

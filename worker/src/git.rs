@@ -61,12 +61,14 @@ pub enum GitError {
     #[error("`{0}` is not the address of a repository; give a path, or a URL with file, http, https, ssh or git")]
     Address(String),
     /// There is no repository.
-    #[error("there is no git repository at {url}: {stderr}\n  correct the task's repository, or `git init` there")]
+    #[error("there is no git repository at {url}: {stderr}\n  correct the task's repository, or {advice}")]
     NoRepository {
         /// Where it was looked for.
         url: String,
         /// What git said.
         stderr: String,
+        /// What else may be done.
+        advice: String,
     },
     /// There is no such branch.
     #[error("{url} has no branch `{branch}`; {}", existing(branch, branches))]
@@ -90,13 +92,15 @@ pub enum GitError {
     },
     /// Whoever holds the repository does not know this worker, or not any more.
     #[error(
-        "{url} does not let this worker in: {stderr}\n  its token, password or key is missing, has expired or lacks the right: renew the one in the repository's address, or the key that the ssh agent holds"
+        "{url} does not let this worker in: {stderr}\n  its token, password or key is missing, has expired or lacks the right: {advice}"
     )]
     Denied {
         /// The repository.
         url: String,
         /// What git said.
         stderr: String,
+        /// Where a new one goes.
+        advice: String,
     },
     /// Git ended with an error.
     #[error("git {what} on {place} {exit}: {stderr}")]

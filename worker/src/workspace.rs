@@ -135,6 +135,11 @@ impl Workspace {
         Self { guard: Some(guard), max_bytes, ..self }
     }
 
+    /// How the commands of its trees are confined, as a text that differs where a command may end differently.
+    pub(crate) fn terms(&self) -> String {
+        self.guard.as_ref().map(|guard| guard.terms()).unwrap_or_default()
+    }
+
     /// Brings the folder below its bound and tidies each mirror up.
     pub async fn keep_house(&self) {
         self.spares.tidy();

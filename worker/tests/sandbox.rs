@@ -5,7 +5,7 @@
 mod common;
 
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::{Duration, Instant};
 
 use common::Place;
@@ -147,8 +147,11 @@ async fn an_agent_that_forks_is_stopped_at_its_limit() {
     let script = "i=0; while [ $i -lt 200 ]; do sleep 98763.5 & i=$((i+1)); echo $i > made.txt; done";
     let outcome = Try::script(script).run(&place, &task(&place, "t1")).await;
     if place.guard("[limits.process]\nprocesses = 40\n").await.bounds().contains("NOT the number of processes") {
-        // Neither control groups nor a user of its own: then the end of the sandbox is what stops them.
-        assert!(matches!(outcome, Outcome::Coded { .. }), "{outcome:?}");
+        // Root, whom no limit of the kernel's holds, and no control groups: then the end of the sandbox is what stops them, and
+        // what was told at the start is true. `cli/tests/bad_agents.rs` does it as somebody else there.
+        assert_eq!(std::fs::metadata("/proc/self").unwrap().uid(), 0, "only root is without a limit");
+        let Outcome::Coded { change, .. } = outcome else { panic!("{outcome:?}") };
+        assert_eq!(place.show(&format!("{}:made.txt", change.head)), "200");
     } else {
         let Outcome::AgentFailed { failure, .. } = outcome else { panic!("{outcome:?}") };
         assert_eq!(failure.kind, FailureKind::Crash);
@@ -186,6 +189,23 @@ async fn a_gigabyte_of_output_is_cut_and_said_to_be() {
     assert!(log.len() < 101_000 && log.starts_with("begin\nxx") && log.ends_with("xx\nend\n"), "{}", log.len());
     assert!(log.contains("999900011 bytes left out"), "{}", &log[19_900..20_100]);
     assert!(change.summary.ends_with("end"));
+}
+
+#[tokio::test]
+async fn a_gate_that_prints_a_gigabyte_is_cut_too() {
+    let place = Place::guarded("[limits.process]\noutput_bytes = 100000\n").await;
+    let run = "echo begin; head -c 1000000000 /dev/zero | tr '\\0' x; echo; echo it failed; exit 1";
+    let mut attempt = Try::script("echo y > new.txt");
+    attempt.gates = vec![gate("test", run)];
+    let outcome = attempt.run(&place, &task(&place, "t1")).await;
+    let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
+    let report = gates.last().unwrap();
+    assert!(!report.passed && report.output.chars().count() <= 2_000, "{}", report.output.len());
+    assert!(report.output.contains("it failed\n[the gate `test` ended with exit code 1]"), "{}", report.output);
+    let log = artifacts(&place).get(report.log.as_ref().unwrap()).await.unwrap().unwrap();
+    let log = String::from_utf8(log.to_vec()).unwrap();
+    assert!(log.len() < 101_000 && log.starts_with("begin\nxx"), "{}", log.len());
+    assert!(log.contains(" bytes left out ...]"), "{}", &log[19_900..20_100]);
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 //! last line of its standard output is then `REFILE: decline <why>` or `REFILE: ask <question>`, and a person decides.
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::path::Path;
 
 use refile_config::schema::PromptDelivery;
@@ -25,7 +26,10 @@ pub(super) async fn run(job: &Job<'_>) -> Ran {
         Ok((ready, done))
     };
     match ran.await {
-        Ok((ready, done)) => ended(&ready, &done),
+        Ok((ready, done)) => {
+            let ran = ended(&ready, &done);
+            Ran { ended: ran.ended.map_err(|failure| advised(failure, job, &done)), ..ran }
+        }
         Err(failure) => Ran::not_started(failure),
     }
 }
@@ -49,6 +53,21 @@ fn ended(ready: &Ready, done: &Finished) -> Ran {
         transcript: without_secrets(&done.output_text(), &ready.env),
         usage: Usage { wall_ms: done.wall_ms(), ..told.map(|t| t.usage).unwrap_or_default() },
     }
+}
+
+/// A failure with what to do about it, where a limit of the configuration is what ended the run.
+fn advised(mut failure: Failure, job: &Job<'_>, done: &Finished) -> Failure {
+    let said = done.output_text();
+    let said = tail(&said, 600).to_lowercase();
+    if done.exit == Exit::TimedOut {
+        let (name, timeout) = (job.name, job.agent.timeout);
+        let _ = write!(failure.detail, "\n  it had {timeout}; where that is too short, set agents.{name}.timeout");
+    } else if !done.exit.is_ok()
+        && ["cannot fork", "fork: ", "resource temporarily unavailable"].iter().any(|w| said.contains(w))
+    {
+        failure.detail.push_str("\n  where it needs that many processes at once, raise limits.process.processes");
+    }
+    failure
 }
 
 /// Why a run failed: by the rules of its preset where one fits.

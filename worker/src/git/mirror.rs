@@ -164,7 +164,11 @@ impl Mirror {
     async fn explain(&self, error: GitError, branch: &str) -> GitError {
         let GitError::Failed { stderr, .. } = &error else { return error };
         if REFUSED_CREDENTIALS.iter().any(|said| stderr.contains(said)) {
-            return GitError::Denied { url: names::shown(&self.url), stderr: stderr.clone() };
+            let advice = match self.git.login_variable() {
+                Some(variable) => format!("put a new one into ${variable}, with the right to read and to write there"),
+                None => "renew the one in the repository's address, or the key that the ssh agent holds".to_owned(),
+            };
+            return GitError::Denied { url: names::shown(&self.url), stderr: stderr.clone(), advice };
         }
         if stderr.contains("couldn't find remote ref") {
             return match self.branches("").await {
@@ -176,7 +180,13 @@ impl Mirror {
         }
         if ["does not appear to be a git repository", "does not exist", "not found"].iter().any(|s| stderr.contains(s))
         {
-            return GitError::NoRepository { url: names::shown(&self.url), stderr: stderr.clone() };
+            // A server says the same of what may not be seen.
+            let advice = match self.git.login_variable() {
+                _ if names::is_local(&self.url) => "`git init` there".to_owned(),
+                Some(variable) => format!("let the token in ${variable} see it: servers hide what it may not"),
+                None => "let this worker's token or key see it: servers hide what it may not".to_owned(),
+            };
+            return GitError::NoRepository { url: names::shown(&self.url), stderr: stderr.clone(), advice };
         }
         error
     }
@@ -196,6 +206,13 @@ impl Mirror {
     pub async fn has(&self, commit: &str) -> Result<bool, GitError> {
         names::commit(commit)?;
         let object = format!("{commit}^{{commit}}");
+        let asked = self.git.with_input(&["cat-file", "-e", &object], Vec::new(), &[0, 1, 128]).await?;
+        Ok(asked.code == 0)
+    }
+
+    /// Whether a commit has a file or folder of that path.
+    pub async fn holds(&self, commit: &str, path: &str) -> Result<bool, GitError> {
+        let object = format!("{}:{path}", names::commit(commit)?);
         let asked = self.git.with_input(&["cat-file", "-e", &object], Vec::new(), &[0, 1, 128]).await?;
         Ok(asked.code == 0)
     }

@@ -90,6 +90,11 @@ impl Git {
         Self { login, ..self.clone() }
     }
 
+    /// The environment variable that the login is from.
+    pub(super) fn login_variable(&self) -> Option<&str> {
+        self.login.as_ref().map(Login::variable)
+    }
+
     /// The git directory.
     pub fn dir(&self) -> &Path {
         &self.dir

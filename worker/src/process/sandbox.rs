@@ -149,6 +149,12 @@ impl Guard {
         }
     }
 
+    /// What of this decides how a command ends, as a text.
+    pub(crate) fn terms(&self) -> String {
+        let (is_closed, is_grouped) = (self.bwrap.is_some(), self.groups.is_some());
+        format!("{is_closed} {is_grouped} {:?} {:?}", self.readable, self.limits)
+    }
+
     fn path(&self, path: &str) -> PathBuf {
         match (path.strip_prefix("~/"), home()) {
             (Some(rest), Some(home)) => home.join(rest),
@@ -224,6 +230,11 @@ pub struct Prepared {
 }
 
 impl Sandbox {
+    /// Whether it shows less than there is: not where it only sets limits.
+    pub(crate) fn hides(&self) -> bool {
+        self.guard.bwrap.is_some()
+    }
+
     /// Bounds the command's output.
     pub(crate) fn output(&self) -> Limits {
         let all = self.guard.limits.output_bytes;
