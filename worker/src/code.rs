@@ -15,6 +15,7 @@ use crate::gates::policy::{self, Aside, diff_policy};
 use crate::gates::{self, Bases, Gates};
 use crate::git::{Expected, GitError, Mirror, Push, Tree, names};
 use crate::llm::Client;
+use crate::secrets::Secrets;
 use crate::workspace::Site;
 
 /// All that an attempt needs.
@@ -86,16 +87,18 @@ async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
     let ran = agent::run(&agent::Job { name, agent, providers, client, config_dir, prompt, tree: &tree, claim }).await;
     run.prompt_digest = Some(agent::digest(job.prompt));
     run.usage = ran.usage;
-    run.transcript = Some(job.site.shelf.put("transcript.log", ran.transcript).await.map_err(artifact)?);
+    let secrets = secrets(job);
+    let (transcript, summary) = (secrets.hide(&ran.transcript), secrets.hide(&ran.summary));
+    run.transcript = Some(job.site.shelf.put("transcript.log", transcript).await.map_err(artifact)?);
     let ended = ran.ended?;
 
     let written = tree.write().await.map_err(git)?;
     let words = match ended {
         Ended::Asks(words) => Some(words),
-        Ended::Says(words) if written == started_with => Some(words),
+        Ended::Says(words) if written == started_with && tree.refused().is_empty() => Some(words),
         Ended::Says(_) | Ended::Done => None,
     };
-    if let Some(words) = words {
+    if let Some(words) = words.map(|words| secrets.hide(&words)) {
         let Run { prompt_digest, transcript, usage } = std::mem::take(run);
         return Ok(Outcome::NeedsInput { words, prompt_digest: prompt_digest.unwrap_or_default(), transcript, usage });
     }
@@ -104,13 +107,13 @@ async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
         (claim.branch().map_err(git)?, policy(job, &mirror, &tree, &base, &head).await.map_err(git)?);
     let Some(patch_id) = policy.patch_id else {
         // Neither pushed nor made a diff of: the next attempt must do without it.
-        let change = Change { summary: ran.summary, files: policy.files, ..bare_change(&branch, &base, &head) };
+        let change = Change { summary, files: policy.files, ..bare_change(&branch, &base, &head) };
         let Run { prompt_digest, transcript, usage } = std::mem::take(run);
         let prompt_digest = prompt_digest.unwrap_or_default();
         return Ok(Outcome::Coded { change, gates: vec![policy.report], prompt_digest, transcript, usage });
     };
     let mut change = described(&mirror, job.site.shelf, &branch, (&base, &head), patch_id).await?;
-    change.summary = ran.summary;
+    change.summary = summary;
 
     let files = mirror.files(&base, &head).await.map_err(git)?;
     let mut reports = vec![gates::empty_diff(&files)];
@@ -129,8 +132,14 @@ async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
         reports.push(conflict);
         if go_on {
             let bases = Bases { workspace: job.site.workspace, mirror: &mirror, branch: &job.site.task.base };
-            let configured =
-                Gates { gates: job.gates, keep_going: job.keep_going, shelf: job.site.shelf, claim, bases };
+            let configured = Gates {
+                gates: job.gates,
+                keep_going: job.keep_going,
+                shelf: job.site.shelf,
+                claim,
+                bases,
+                secrets: &secrets,
+            };
             reports.extend(gates::run(&configured, &tree, &base, &files).await?);
         }
     }
@@ -140,11 +149,16 @@ async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
     Ok(Outcome::Coded { change, gates: reports, prompt_digest, transcript, usage })
 }
 
+/// The secrets that an attempt must not bring anywhere.
+fn secrets(job: &CodeJob<'_>) -> Secrets {
+    job.site.workspace.secrets().and(&job.agent.env)
+}
+
 /// What the diff policy says of an attempt.
 struct Judged {
     report: GateReport,
     files: u32,
-    /// Nothing where the diff is too large to be made.
+    /// Nothing where the diff is too large to be made, or holds a secret.
     patch_id: Option<String>,
 }
 
@@ -152,9 +166,14 @@ async fn policy(job: &CodeJob<'_>, mirror: &Mirror, tree: &Tree, base: &str, hea
     let entries = mirror.entries(base, head).await?;
     let paths: Vec<String> = entries.iter().map(|entry| entry.path.clone()).collect();
     let (refused, lfs) = (tree.refused(), tree.kept_with_lfs(&paths).await?);
-    let mut report = diff_policy(job.diff_policy, &entries, Aside { refused: &refused, lfs: &lfs });
+    let secrets = secrets(job);
+    let leaks = mirror.leaks(base, head, &secrets.values()).await?;
+    let mut report = diff_policy(job.diff_policy, &entries, Aside { refused: &refused, lfs: &lfs, leaks: &leaks });
+    // A path may hold what a file must not.
+    report.output = secrets.hide(&report.output);
+    report.required_change = report.required_change.map(|change| secrets.hide(&change));
     let mut patch_id = None;
-    if policy::bytes(&entries) <= job.diff_policy.max_bytes {
+    if leaks.is_empty() && policy::bytes(&entries) <= job.diff_policy.max_bytes {
         // What it takes away counts too: of the two diffs that are made this one is larger.
         match mirror.patch_id(base, head).await {
             Err(GitError::TooLarge { limit, .. }) => report = policy::diff_too_large(limit),

@@ -17,6 +17,7 @@ pub use baseline::Bases;
 use crate::agent::not_started;
 use crate::git::{GitError, Mirror, Tree};
 use crate::process::{self, Command, Exit, Finished, Reach, tail};
+use crate::secrets::Secrets;
 use crate::workspace::Claim;
 
 /// The signal that nobody can refuse.
@@ -35,6 +36,8 @@ pub struct Gates<'a> {
     pub shelf: &'a Shelf,
     /// What is being checked.
     pub claim: Claim<'a>,
+    /// What must not show in what gates print.
+    pub secrets: &'a Secrets,
     /// Where a gate is tried on the untouched base, for those with a `baseline`.
     pub bases: Bases<'a>,
 }
@@ -166,7 +169,7 @@ async fn runs(gates: &Gates<'_>, gate: &Gate, tree: &Tree, base: &str, changed: 
         if run > 0 {
             let _ = write!(said.output, "\n[run {} of the gate `{}`]\n", run + 1, gate.name);
         }
-        said.output.push_str(&done.output_text());
+        said.output.push_str(&gates.secrets.hide(&done.output_text()));
         said.duration_ms += done.wall_ms();
         (said.passed, said.exit) = (done.exit.is_ok(), done.exit);
         if !said.passed {
@@ -196,12 +199,13 @@ async fn start(
     changed: &[String],
 ) -> Result<Finished, Failure> {
     let argv = ["sh", "-c", &gate.run].map(OsString::from);
-    let sandbox = tree.sandbox(&argv, Reach { network: gate.network.unwrap_or(false), ..Reach::default() });
+    let sandbox =
+        tree.sandbox(&argv, Reach { network: gate.network.unwrap_or(false), ..Reach::default() });
     let mut command = Command::new(argv, tree.dir(), gate.timeout.0).confined(sandbox);
     command.env = gates.claim.environment(base, &[]);
     let done = process::run(&command).await.map_err(|error| not_started(&error))?;
     match could_not_run(gate, &done, changed) {
-        Some((kind, why)) => Err(Failure::new(kind, why)),
+        Some((kind, why)) => Err(Failure::new(kind, gates.secrets.hide(&why))),
         None => Ok(done),
     }
 }

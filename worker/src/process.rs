@@ -38,7 +38,7 @@ pub use talk::Talk;
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The variables that every command gets where the worker has them, beside all that begin with `LC_`.
-const ALLOWED: &[&str] = &["PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR", "TZ", "SHELL"];
+pub(crate) const ALLOWED: &[&str] = &["PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR", "TZ", "SHELL"];
 
 /// A command to run.
 #[derive(Debug, Clone)]

@@ -16,6 +16,7 @@ use crate::executor::AtWork;
 use crate::landings::Landings;
 use crate::llm::Client;
 use crate::pool::Pool;
+use crate::secrets::Secrets;
 use crate::workspace::Workspace;
 
 /// What a worker does.
@@ -79,7 +80,7 @@ impl Worker {
         let limits = Arc::new(limits(&self.config, &self.queues));
         let backpressure = Arc::new(Backpressure::new(self.store.clone(), self.config.clone(), limits));
         let forges = Arc::new(Forges::new(self.config.clone()));
-        let workspace = self.workspace.clone().with_forges(forges.clone());
+        let workspace = self.workspace.clone().with_forges(forges.clone()).keeping(Secrets::of(&self.config));
         let worker = Arc::new(Self { client: self.client.behind(backpressure.clone()), workspace, ..self });
         Pool {
             store: worker.store.clone(),
