@@ -200,7 +200,7 @@ async fn start(
 ) -> Result<Finished, Failure> {
     let argv = ["sh", "-c", &gate.run].map(OsString::from);
     let sandbox =
-        tree.sandbox(&argv, Reach { network: gate.network.unwrap_or(false), ..Reach::default() });
+        tree.sandbox(&argv, Reach { network: gate.network.unwrap_or(false), is_gate: true, ..Reach::default() });
     let mut command = Command::new(argv, tree.dir(), gate.timeout.0).confined(sandbox);
     command.env = gates.claim.environment(base, &[]);
     let done = process::run(&command).await.map_err(|error| not_started(&error))?;
