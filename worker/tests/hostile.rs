@@ -94,6 +94,10 @@ async fn host(place: &Place, mirror: &Mirror, tree: &Tree, base: &str, fence: u6
     tree.kept_with_lfs(&files).await.unwrap();
     mirror.patch_id(base, &head).await.unwrap();
     let merge = mirror.bring(&now, base, &head).await.unwrap();
+    // The base moves on in the same file: then contents are merged.
+    place.commit(&[("b.txt", "theirs\n")]);
+    let moved = mirror.fetch("main").await.unwrap();
+    mirror.bring(&moved, base, &head).await.unwrap();
     assert!(mirror.is_before(base, &head).await.unwrap());
     let commits = mirror.commits(base, &head).await.unwrap();
     mirror.commit_by(&merge.tree, &now, &commits[0].author, &commits[0].message).await.unwrap();
@@ -204,8 +208,8 @@ async fn every_command_is_run() {
     let dir = tempfile::tempdir().unwrap();
     let noting = dir.path().join("git");
     let path = std::env::var_os("PATH").unwrap();
-    let real = std::env::split_paths(&path).map(|dir| dir.join("git")).find(|git| git.is_file()).unwrap();
-    std::fs::write(&noting, NOTE.replace("REAL", real.to_str().unwrap())).unwrap();
+    let git = std::env::split_paths(&path).map(|dir| dir.join("git")).find(|program| program.is_file()).unwrap();
+    std::fs::write(&noting, NOTE.replace("REAL", git.to_str().unwrap())).unwrap();
     std::fs::set_permissions(&noting, std::fs::Permissions::from_mode(0o755)).unwrap();
     let path =
         std::env::join_paths(std::iter::once(dir.path().to_owned()).chain(std::env::split_paths(&path))).unwrap();
