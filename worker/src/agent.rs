@@ -114,7 +114,8 @@ async fn watched(job: &Job<'_>, run: impl Future<Output = Ran>) -> Ran {
 
 /// What of the machine an agent reaches from the sandbox.
 fn reach(agent: &Agent) -> Reach<'_> {
-    Reach { network: agent.network.unwrap_or(true), readable: &agent.readable, writable: &agent.writable }
+    let network = agent.network.unwrap_or(true);
+    Reach { network, readable: &agent.readable, writable: &agent.writable, ..Reach::default() }
 }
 
 /// SHA-256 of a text, in hex.

@@ -15,6 +15,7 @@ use crate::gates::policy::{self, Aside, diff_policy};
 use crate::gates::{self, Bases, Gates, programs};
 use crate::git::{Expected, GitError, Mirror, Push, Tree, names};
 use crate::llm::Client;
+use crate::secrets::Secrets;
 use crate::workspace::Site;
 
 /// All that an attempt needs.
@@ -146,18 +147,23 @@ async fn worked(job: &CodeJob<'_>, mirror: &Mirror, run: &mut Run) -> Result<Res
     let ran = agent::run(&agent::Job { name, agent, providers, client, config_dir, prompt, tree: &tree, claim }).await;
     run.prompt_digest = Some(agent::digest(job.prompt));
     run.usage = ran.usage;
-    run.transcript = Some(job.site.shelf.put("transcript.log", ran.transcript).await.map_err(artifact)?);
+    let secrets = secrets(job);
+    let (transcript, summary) = (secrets.hide(&ran.transcript), secrets.hide(&ran.summary));
+    run.transcript = Some(job.site.shelf.put("transcript.log", transcript).await.map_err(artifact)?);
     let ended = ran.ended?;
 
     let written = tree.write().await.map_err(git)?;
-    match ended {
-        Ended::Asks(words) => return Ok(Err(words)),
-        Ended::Says(words) if written == started_with => return Ok(Err(words)),
-        Ended::Says(_) | Ended::Done => {}
+    let words = match ended {
+        Ended::Asks(words) => Some(words),
+        Ended::Says(words) if written == started_with && tree.refused().is_empty() => Some(words),
+        Ended::Says(_) | Ended::Done => None,
+    };
+    if let Some(words) = words {
+        return Ok(Err(secrets.hide(&words)));
     }
     let head = mirror.commit(&written, &base, &message(job.site.task)).await.map_err(git)?;
     let branch = claim.branch().map_err(git)?;
-    Ok(Ok(Left { tree, base, head, branch, conflicts: start.conflicts, summary: ran.summary }))
+    Ok(Ok(Left { tree, base, head, branch, conflicts: start.conflicts, summary }))
 }
 
 /// Makes a change of what the agent left, runs the gates on it and publishes it.
@@ -217,7 +223,8 @@ async fn configured(
 ) -> Result<Vec<GateReport>, Failure> {
     let Site { workspace, shelf, task, .. } = job.site;
     let bases = Bases { workspace, mirror, branch: &task.base };
-    let gates = Gates { gates: job.gates, keep_going: job.keep_going, shelf, claim: job.site.claim(), bases };
+    let (claim, secrets) = (job.site.claim(), &secrets(job));
+    let gates = Gates { gates: job.gates, keep_going: job.keep_going, shelf, claim, bases, secrets };
     gates::run(&gates, tree, base, files).await
 }
 
@@ -233,11 +240,16 @@ async fn keep(mirror: &Mirror, change: Change, mut failure: Failure, run: &mut R
     failure
 }
 
+/// The secrets that an attempt must not bring anywhere.
+fn secrets(job: &CodeJob<'_>) -> Secrets {
+    job.site.workspace.secrets().and(&job.agent.env)
+}
+
 /// What the diff policy says of an attempt.
 struct Judged {
     report: GateReport,
     files: u32,
-    /// Nothing where the diff is too large to be made.
+    /// Nothing where the diff is too large to be made, or holds a secret.
     patch_id: Option<String>,
 }
 
@@ -245,9 +257,14 @@ async fn policy(job: &CodeJob<'_>, mirror: &Mirror, tree: &Tree, base: &str, hea
     let entries = mirror.entries(base, head).await?;
     let paths: Vec<String> = entries.iter().map(|entry| entry.path.clone()).collect();
     let (refused, lfs) = (tree.refused(), tree.kept_with_lfs(&paths).await?);
-    let mut report = diff_policy(job.diff_policy, &entries, Aside { refused: &refused, lfs: &lfs });
+    let secrets = secrets(job);
+    let leaks = mirror.leaks(base, head, &secrets.values()).await?;
+    let mut report = diff_policy(job.diff_policy, &entries, Aside { refused: &refused, lfs: &lfs, leaks: &leaks });
+    // A path may hold what a file must not.
+    report.output = secrets.hide(&report.output);
+    report.required_change = report.required_change.map(|change| secrets.hide(&change));
     let mut patch_id = None;
-    if policy::bytes(&entries) <= job.diff_policy.max_bytes {
+    if leaks.is_empty() && policy::bytes(&entries) <= job.diff_policy.max_bytes {
         // What it takes away counts too: of the two diffs that are made this one is larger.
         match mirror.patch_id(base, head).await {
             Err(GitError::TooLarge { limit, .. }) => report = policy::diff_too_large(limit),

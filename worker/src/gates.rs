@@ -20,6 +20,7 @@ use programs::Missing;
 use crate::agent::{digest, not_started};
 use crate::git::{GitError, Mirror, Tree};
 use crate::process::{self, Command, Exit, Finished, Reach, tail};
+use crate::secrets::Secrets;
 use crate::workspace::Claim;
 
 /// The signal that nobody can refuse.
@@ -40,6 +41,8 @@ pub struct Gates<'a> {
     pub shelf: &'a Shelf,
     /// What is being checked.
     pub claim: Claim<'a>,
+    /// What must not show in what gates print.
+    pub secrets: &'a Secrets,
     /// Where a gate is tried on the untouched base, for those with a `baseline`.
     pub bases: Bases<'a>,
 }
@@ -176,7 +179,7 @@ async fn runs(gates: &Gates<'_>, gate: &Gate, tree: &Tree, base: &str) -> Result
         if run > 0 {
             let _ = write!(said.output, "\n[run {} of the gate `{}`]\n", run + 1, gate.name);
         }
-        said.output.push_str(&done.output_text());
+        said.output.push_str(&gates.secrets.hide(&done.output_text()));
         said.duration_ms += done.wall_ms();
         (said.passed, said.missing) = (done.exit.is_ok(), programs::missing(&done, tree.dir()));
         if !said.passed {
@@ -200,12 +203,13 @@ async fn runs(gates: &Gates<'_>, gate: &Gate, tree: &Tree, base: &str) -> Result
 /// One run of a gate that said something.
 async fn start(gates: &Gates<'_>, gate: &Gate, tree: &Tree, base: &str) -> Result<Finished, Failure> {
     let argv = ["sh", "-c", &gate.run].map(OsString::from);
-    let sandbox = tree.sandbox(&argv, Reach { network: gate.network.unwrap_or(false), ..Reach::default() });
+    let sandbox =
+        tree.sandbox(&argv, Reach { network: gate.network.unwrap_or(false), is_gate: true, ..Reach::default() });
     let mut command = Command::new(argv, tree.dir(), gate.timeout.0).confined(sandbox);
     command.env = gates.claim.environment(base, &[]);
     let done = process::run(&command).await.map_err(|error| not_started(&error))?;
     match could_not_run(gate, &done, tree) {
-        Some((kind, why)) => Err(Failure::new(kind, why)),
+        Some((kind, why)) => Err(Failure::new(kind, gates.secrets.hide(&why))),
         None => Ok(done),
     }
 }

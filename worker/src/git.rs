@@ -5,10 +5,12 @@
 //! - [`names`]: branches and commits, checked before git sees them
 //! - [`mirror`]: the worker's own bare copy of a repository: fetch and push
 //! - [`tree`]: the folder that an attempt works in
+//! - `leavings`: what an agent left that git must not come across
 //! - `trash`: removes trees and mirrors without making anybody wait
 //! - `housekeeping`: keeps the mirrors small
 //! - [`change`]: snapshots, diffs, patch ids and merges
 //! - [`contents`]: the changed files as they are now
+//! - [`leaks`]: secrets in a change
 //! - [`entries`]: what a change consists of
 //! - [`history`]: what the commits of a branch tell
 //! - [`landing`](mod@landing): what a landing makes: a change brought onto another commit, and the commits there
@@ -20,16 +22,20 @@ pub mod run;
 pub mod names;
 pub mod mirror;
 pub mod tree;
+mod leavings;
 mod trash;
 pub(crate) mod housekeeping;
 pub mod change;
 pub mod contents;
+pub mod leaks;
 pub mod entries;
 pub mod history;
 pub mod landing;
 
 pub use change::Merge;
 pub use contents::{ChangedFile, Content};
+pub use leaks::Leak;
+pub use leavings::{Refused, Why};
 pub use mirror::{Expected, Mirror, Push, require_branch};
 pub use tree::Tree;
 

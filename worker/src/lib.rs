@@ -6,6 +6,7 @@
 //! - [`process`]: one command, in a process group of its own
 //! - [`git`]: mirrors, trees, snapshots and merges; the only place that runs git
 //! - `spares`: trees that are checked out ahead
+//! - [`secrets`]: what must not show in what is kept
 //! - [`workspace`]: where mirrors and the attempts' trees lie
 //! - [`agent`]: runs a coder's agent on its prompt
 //! - [`gates`]: checks that need no model
@@ -27,6 +28,7 @@
 pub mod process;
 pub mod git;
 mod spares;
+pub mod secrets;
 pub mod workspace;
 pub mod agent;
 pub mod gates;

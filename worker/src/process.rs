@@ -5,12 +5,14 @@
 //!
 //! # Layout
 //! - `sandbox`: what a command may reach and use up
+//! - `etc`: what of `/etc` is shown where the worker is root
 //! - `probe`: tries the sandbox at the start, and says what holds
 //! - `cgroup`: control groups, where they can be made
 //! - `capture`: the beginning and the end of an output
 //! - `groups`: process groups, and the watchdog
 
 mod sandbox;
+mod etc;
 mod probe;
 mod cgroup;
 mod capture;
@@ -38,7 +40,7 @@ pub use talk::Talk;
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The variables that every command gets where the worker has them, beside all that begin with `LC_`.
-const ALLOWED: &[&str] = &["PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR", "TZ", "SHELL"];
+pub(crate) const ALLOWED: &[&str] = &["PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR", "TZ", "SHELL"];
 
 /// A command to run.
 #[derive(Debug, Clone)]

@@ -12,6 +12,7 @@ use refile_store::artifacts::Shelf;
 
 use crate::git::{self, GitError, Mirror, Tree, housekeeping, names, tree};
 use crate::process::{self, Guard};
+use crate::secrets::Secrets;
 use crate::spares::Spares;
 
 /// How often the mirrors are looked at.
@@ -31,6 +32,7 @@ pub struct Workspace {
     /// How large all that lies in the folder may be, in bytes.
     max_bytes: u64,
     spares: Spares,
+    secrets: Secrets,
     /// When the mirrors were looked at last.
     kept: Arc<Mutex<Option<Instant>>>,
 }
@@ -114,7 +116,15 @@ impl Workspace {
         let dir = dir.canonicalize().map_err(GitError::folder("find", dir))?;
         tree::sweep(&dir.join("trees"));
         let spares = Spares::open(dir.join("spares"));
-        Ok(Self { dir, forges: None, guard: None, max_bytes: u64::MAX, spares, kept: Arc::default() })
+        Ok(Self {
+            dir,
+            forges: None,
+            guard: None,
+            max_bytes: u64::MAX,
+            spares,
+            secrets: Secrets::default(),
+            kept: Arc::default(),
+        })
     }
 
     /// The same folder, where git gets in as the fleet of this configuration does.
@@ -127,6 +137,17 @@ impl Workspace {
     #[must_use]
     pub fn with_forges(self, forges: Arc<Forges>) -> Self {
         Self { forges: Some(forges), ..self }
+    }
+
+    /// The same folder, for work in which these secrets must not show.
+    #[must_use]
+    pub fn keeping(self, secrets: Secrets) -> Self {
+        Self { secrets, ..self }
+    }
+
+    /// The secrets that must not show in what is kept.
+    pub(crate) fn secrets(&self) -> &Secrets {
+        &self.secrets
     }
 
     /// The same folder, whose trees' commands are confined and whose mirrors are bounded.

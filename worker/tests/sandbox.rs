@@ -233,3 +233,49 @@ async fn a_program_that_is_missing_in_the_sandbox_is_named() {
     (gate_of.attempt, gate_of.gates) = (2, vec![gate("test", "no-such-program")]);
     assert_eq!(failure(&place, &gate_of).await.kind, FailureKind::Configuration);
 }
+
+#[tokio::test]
+async fn what_an_agent_puts_into_its_home_is_not_there_for_the_gates() {
+    let place = Place::guarded("").await;
+    let mut attempt = Try::script(
+        "mkdir -p \"$HOME/.cargo\"; for dir in \"$HOME/.cargo\" /tmp /var/tmp /dev/shm; do echo evil > \"$dir/config.toml\" || exit 1; done; \
+         echo x > new.txt",
+    );
+    let sees = "for dir in \"$HOME/.cargo\" /tmp /var/tmp /dev/shm; do [ ! -e \"$dir/config.toml\" ] || { echo \"sees $dir\"; exit 1; }; done";
+    // One gate may prepare what the next one needs.
+    attempt.gates =
+        vec![gate("clean", &format!("{sees}; echo made > \"$HOME/made\"")), gate("next", "cat \"$HOME/made\"")];
+    attempt.change(&place, &task(&place, "t1")).await;
+}
+
+#[tokio::test]
+async fn devices_are_no_place_to_keep_things_and_shared_memory_lies_on_the_disk() {
+    let place = Place::guarded("").await;
+    let disk = nix::sys::stat::stat(place.workspace.dir()).unwrap().st_dev;
+    let script = format!(
+        "for dir in /dev /dev/pts /dev/mqueue; do \
+             if [ -d $dir ] && (echo x > $dir/mine) 2> /dev/null; then echo \"writes $dir\"; exit 1; fi; done\n\
+         echo x > /dev/shm/mine && echo x > /dev/null || exit 1\n\
+         [ \"$(stat -c %d /dev/shm)\" = {disk} ] || {{ echo \"memory: $(stat -c %d /dev/shm)\"; exit 1; }}\n\
+         echo x > new.txt"
+    );
+    Try::script(&script).change(&place, &task(&place, "t1")).await;
+}
+
+#[tokio::test]
+async fn of_etc_there_is_what_programs_look_up_and_nothing_private() {
+    let place = Place::guarded("").await;
+    // Whatever only root can read is not there, by whatever name.
+    let script = "for file in passwd group nsswitch.conf; do [ -s /etc/$file ] || { echo \"no $file\"; exit 1; }; done\n\
+        getent hosts localhost > /dev/null || { echo 'no localhost'; exit 1; }\n\
+        for file in shadow sudoers ssh fstab environment machine-id init.d systemd redis postgresql cron.d; do \
+            if cat /etc/$file/* /etc/$file > /dev/null 2>&1 || [ -e /etc/$file ]; then echo \"sees $file\"; exit 1; fi; done\n\
+        echo x > new.txt";
+    if nix::unistd::geteuid().is_root() {
+        Try::script(script).change(&place, &task(&place, "t1")).await;
+    } else {
+        // Of any other worker it is what everybody may read.
+        let plain = "if cat /etc/shadow > /dev/null 2>&1; then exit 1; fi; [ -s /etc/passwd ] && echo x > new.txt";
+        Try::script(plain).change(&place, &task(&place, "t1")).await;
+    }
+}

@@ -47,7 +47,7 @@ pub(crate) async fn require(gates: &[Gate], tree: &Tree, claim: Claim<'_>, base:
     }
     let argv: Vec<OsString> =
         ["sh", "-c", SCRIPT, "sh"].into_iter().chain(words.iter().map(|(_, word)| *word)).map(OsString::from).collect();
-    let sandbox = tree.sandbox(&argv, Reach::default());
+    let sandbox = tree.sandbox(&argv, Reach { is_gate: true, ..Reach::default() });
     let hides = sandbox.as_ref().is_some_and(process::Sandbox::hides);
     let mut command = Command::new(argv, tree.dir(), SEARCH).confined(sandbox);
     command.env = claim.environment(base, &[]);

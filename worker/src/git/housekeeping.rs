@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::GitError;
-use super::mirror::USED;
+use super::mirror::{USED, forget_locks};
 use super::run::Git;
 use super::trash::{discard, empty};
 
@@ -100,6 +100,7 @@ async fn pack(dir: &Path, needs_room: bool) -> Result<(), GitError> {
         let args = ["for-each-ref", "--format=delete %(refname)", "refs/refile/refile%2F*"];
         let attempts = git.ok(&args).await?.stdout;
         if !attempts.is_empty() {
+            forget_locks(dir);
             git.with_input(&["update-ref", "--stdin"], attempts, &[0]).await?;
         }
     }

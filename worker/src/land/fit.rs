@@ -109,7 +109,8 @@ impl LandJob<'_> {
         let claim = self.site.claim();
         let tree = self.site.workspace.tree(mirror, claim, &self.site.task.base, base, tree).await.map_err(git)?;
         let bases = Bases { workspace: self.site.workspace, mirror, branch: &self.site.task.base };
-        let configured = Gates { gates: self.gates, keep_going: false, shelf: self.site.shelf, claim, bases };
+        let secrets = self.site.workspace.secrets();
+        let configured = Gates { gates: self.gates, keep_going: false, shelf: self.site.shelf, claim, bases, secrets };
         let reports = gates::run(&configured, &tree, base, &files).await?;
         Ok(reports.into_iter().find(|report| !report.passed))
     }

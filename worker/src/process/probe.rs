@@ -15,12 +15,16 @@ use super::{Command, cgroup, run};
 /// How long the trial may take.
 const TRIAL: Duration = Duration::from_secs(10);
 
-/// Writes its tree, and fails where it can write elsewhere or see what it must not: `$1` is a file beside the tree.
+/// Writes its tree, and fails where it can write elsewhere or see what it must not: `$1` is a file beside the tree, `$2` the
+/// worker's process namespace, `$3` its network's where the script must not share it.
 const SCRIPT: &str = r#"
 echo x > here || exit 10
 if (echo x > /etc/refile-trial) 2> /dev/null; then exit 11; fi
 [ ! -e "$1" ] || exit 12
 [ "$(ls / | wc -l)" -gt 0 ] || exit 13
+[ "$(readlink /proc/self/ns/pid)" != "$2" ] || exit 14
+[ "$(readlink /proc/self/ns/net)" != "$3" ] || exit 15
+if (echo x > /dev/refile-trial) 2> /dev/null; then exit 16; fi
 echo it holds
 "#;
 
@@ -99,7 +103,10 @@ impl Guard {
         }
         std::fs::write(&secret, "x")?;
         for network in [false, true] {
-            let argv = ["sh", "-c", SCRIPT, "sh"].map(OsString::from).into_iter().chain([secret.clone().into()]);
+            let own = |kind: &str| std::fs::read_link(Path::new("/proc/self/ns").join(kind)).unwrap_or_default();
+            let net = if network { PathBuf::from("open") } else { own("net") };
+            let given = [secret.clone(), own("pid"), net].map(OsString::from);
+            let argv = ["sh", "-c", SCRIPT, "sh"].map(OsString::from).into_iter().chain(given);
             let mut command = Command::new(argv, &tree, TRIAL);
             command.sandbox = Some(self.sandbox((&tree, &side), &side, &[], Reach { network, ..Reach::default() }));
             let done = run(&command).await?;

@@ -11,28 +11,11 @@ use std::sync::Arc;
 use refile_config::Config;
 use refile_config::bounds::ProcessLimits;
 
-use super::cgroup;
-use super::{Command, Limits};
+use super::{Command, Limits, cgroup, etc};
 
 /// The system's folders: they hold programs and their settings, and no work.
 const SYSTEM: &[&str] =
     &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix/store", "/gnu/store"];
-
-/// What in `/etc` only root can read, and what an agent of a worker that is root must not.
-const ROOTS_OWN: &[&str] = &[
-    "/etc/shadow",
-    "/etc/shadow-",
-    "/etc/gshadow",
-    "/etc/gshadow-",
-    "/etc/sudoers",
-    "/etc/ssl/private",
-    "/etc/ssh",
-    "/etc/NetworkManager",
-    "/etc/wireguard",
-    "/etc/krb5.keytab",
-    "/etc/docker",
-    "/etc/kubernetes",
-];
 
 /// Folders of a home that hold tools and what they downloaded, and no keys.
 const TOOLS: &[&str] = &[
@@ -63,9 +46,10 @@ const TOOLS: &[&str] = &[
     ".m2/repository",
 ];
 
-/// The folders beside a tree that a command in the sandbox is given as `/tmp`, as its home, and to read.
-const TMP: &str = "tmp";
-const HOME: &str = "home";
+/// The folders beside a tree that a command in the sandbox is given as `/tmp`, as `/dev/shm` and as its home.
+const OWN: [&str; 3] = ["tmp", "shm", "home"];
+/// The same for gates: what an agent puts into its own must not make them pass.
+const OF_GATES: [&str; 3] = ["gate-tmp", "gate-shm", "gate-home"];
 /// What the host hands to a command: its prompt, a diff.
 pub(crate) const GIVEN: &str = "given";
 
@@ -92,6 +76,8 @@ pub struct Reach<'a> {
     pub readable: &'a [String],
     /// Files and folders to write.
     pub writable: &'a [String],
+    /// It shares its home and `/tmp` with the gates of its tree, and not with the agent.
+    pub is_gate: bool,
 }
 
 /// The bounds of one command.
@@ -101,6 +87,7 @@ pub struct Sandbox {
     tree: PathBuf,
     side: PathBuf,
     network: bool,
+    is_gate: bool,
     readable: Vec<PathBuf>,
     writable: Vec<PathBuf>,
 }
@@ -144,6 +131,7 @@ impl Guard {
             tree: tree.to_owned(),
             side: side.to_owned(),
             network: reach.network,
+            is_gate: reach.is_gate,
             readable,
             writable: reach.writable.iter().map(|p| self.path(p)).collect(),
         }
@@ -266,8 +254,9 @@ impl Sandbox {
 
     /// The sandbox's file system. What comes later lies on top of what came before.
     fn mounts(&self, command: &Command) -> std::io::Result<Vec<OsString>> {
-        let (tmp, own_home) = (self.side.join(TMP), self.side.join(HOME));
-        for folder in [&tmp, &own_home, &self.side.join(GIVEN)] {
+        let own = if self.is_gate { OF_GATES } else { OWN };
+        let [tmp, shm, own_home] = own.map(|name| self.side.join(name));
+        for folder in [&tmp, &shm, &own_home, &self.side.join(GIVEN)] {
             std::fs::create_dir_all(folder)?;
         }
         let mut of = Mounts(Vec::new());
@@ -276,10 +265,20 @@ impl Sandbox {
             of.flags(&["--unshare-net"]);
         }
         of.flags(&["--die-with-parent", "--new-session", "--cap-drop", "ALL"]);
-        for dir in SYSTEM {
-            of.read(Path::new(dir));
+        // Of a worker that is root a command could read what only root may.
+        let is_root = nix::unistd::geteuid().is_root();
+        for dir in SYSTEM.iter().map(Path::new).filter(|dir| !is_root || *dir != Path::new(etc::FOLDER)) {
+            of.read(dir);
+        }
+        if is_root {
+            of.flag_of("--dir", Path::new(etc::FOLDER));
+            for path in etc::public() {
+                of.read(&path);
+            }
         }
         of.flags(&["--proc", "/proc", "--dev", "/dev"]);
+        // What else lies in `/dev` is memory that no limit counts.
+        of.put("--bind", &shm, Path::new("/dev/shm"));
         of.put("--bind", &tmp, Path::new("/tmp"));
         of.put("--bind", &tmp, Path::new("/var/tmp"));
         let home = home();
@@ -301,14 +300,6 @@ impl Sandbox {
                 empty.push(hidden);
             }
         }
-        if nix::unistd::geteuid().is_root() {
-            empty.extend(ROOTS_OWN.iter().map(Path::new).filter(|path| path.is_dir()));
-            for path in ROOTS_OWN.iter().map(Path::new) {
-                if path.is_file() {
-                    of.put("--ro-bind", Path::new("/dev/null"), path);
-                }
-            }
-        }
         // What lies below another of them is gone with it, and nothing that could be made read-only.
         let all = empty.clone();
         empty.retain(|path| !all.iter().any(|other| other != path && path.starts_with(other)));
@@ -325,7 +316,9 @@ impl Sandbox {
         for path in &empty {
             of.flag_of("--remount-ro", path);
         }
-        of.flag_of("--remount-ro", Path::new("/"));
+        for path in ["/dev", "/"] {
+            of.flag_of("--remount-ro", Path::new(path));
+        }
         Ok(of.0)
     }
 
