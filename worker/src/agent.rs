@@ -7,10 +7,12 @@
 //! - [`acp`]: a program that speaks the Agent Client Protocol
 //! - `confined`: the tree's files, for those of them that read and write through us
 //! - `transcript`: what is kept of what they do
+//! - `shown`: how it is kept while they do it
 
 pub mod command;
 mod confined;
 mod transcript;
+mod shown;
 pub mod model;
 pub mod acp;
 pub mod preset;
@@ -23,9 +25,11 @@ use refile_config::schema::AgentType;
 use refile_config::{Agent, Provider};
 use refile_core::failure::Failure;
 use refile_core::task::Usage;
+use refile_store::artifacts::Shelf;
 use sha2::{Digest, Sha256};
 
 pub(crate) use self::command::{failed, not_started, resolve};
+pub use self::shown::TRANSCRIPT;
 use crate::git::Tree;
 use crate::llm::Client;
 use crate::process::Reach;
@@ -48,6 +52,8 @@ pub struct Job<'a> {
     pub prompt: &'a str,
     /// Where.
     pub tree: &'a Tree,
+    /// Where what it says is kept while it works.
+    pub shelf: &'a Shelf,
     /// The claim that it is done under.
     pub claim: Claim<'a>,
 }

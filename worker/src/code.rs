@@ -82,11 +82,12 @@ async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
 
     job.site.shelf.put("prompt.md", job.prompt.to_owned()).await.map_err(artifact)?;
     let CodeJob { name, agent, providers, client, prompt, .. } = *job;
-    let config_dir = job.site.config_dir;
-    let ran = agent::run(&agent::Job { name, agent, providers, client, config_dir, prompt, tree: &tree, claim }).await;
+    let (config_dir, shelf) = (job.site.config_dir, job.site.shelf);
+    let work = agent::Job { name, agent, providers, client, config_dir, prompt, tree: &tree, shelf, claim };
+    let ran = agent::run(&work).await;
     run.prompt_digest = Some(agent::digest(job.prompt));
     run.usage = ran.usage;
-    run.transcript = Some(job.site.shelf.put("transcript.log", ran.transcript).await.map_err(artifact)?);
+    run.transcript = Some(shelf.put(agent::TRANSCRIPT, ran.transcript).await.map_err(artifact)?);
     let ended = ran.ended?;
 
     let written = tree.write().await.map_err(git)?;
