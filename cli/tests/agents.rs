@@ -14,7 +14,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::command::Desk;
-use model::{Model, Say};
+use model::{End, Model, Say};
 use refile_config::schema::ProviderKind;
 use serde_json::{Value, json};
 
@@ -120,7 +120,7 @@ fn what_an_agent_says_is_shown_while_it_works_and_stays_where_the_fleet_is_kille
         up.env("CARGO_MANIFEST_DIR", "/a/folder").stdout(Stdio::null()).stderr(Stdio::null());
         let fleet = Fleet(up.spawn().unwrap());
         let log = || place.ok(&["task", "log", &task, "--full"]);
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_mins(1);
         while !log().contains("I look around.") {
             assert!(Instant::now() < deadline, "{agent}: {}", log());
             std::thread::sleep(Duration::from_millis(100));
@@ -135,7 +135,7 @@ fn what_an_agent_says_is_shown_while_it_works_and_stays_where_the_fleet_is_kille
 #[tokio::test(flavor = "multi_thread")]
 async fn agents_that_are_no_mere_commands_are_checked() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../worker/tests/scripts/acp_agent.py");
-    let well = tools::calls(KIND, "OK", &[]);
+    let well = model::says(KIND, "OK", End::Said);
     let limited = Say::Reply(404, Vec::new(), r#"{"error": {"message": "no such model"}}"#.to_owned());
     let model = Model::start(vec![well, limited]).await;
     let config = format!(
