@@ -285,7 +285,9 @@ fn broken(command: &[String], said: &str, error: &acp::Error, exit: Option<Exit>
     let program = command.first().map_or("the agent", String::as_str);
     // Where it went away, how it ended says more than that it did.
     let said = match exit {
-        Some(exit) if error.message.contains("closed") => format!("{exit} in the middle of its work"),
+        Some(exit) if error.message.contains("closed") || said.contains("Broken pipe") => {
+            format!("{exit} in the middle of its work")
+        }
         _ => said.to_owned(),
     };
     let stderr = tail(stderr, 400);
