@@ -15,7 +15,7 @@ use crate::gates::policy::{self, Aside, diff_policy};
 use crate::gates::{self, Bases, Gates, programs};
 use crate::git::{Expected, GitError, Mirror, Push, Tree, names};
 use crate::llm::Client;
-use crate::secrets::Secrets;
+use crate::process::Secrets;
 use crate::workspace::Site;
 
 /// All that an attempt needs.
@@ -143,13 +143,14 @@ async fn worked(job: &CodeJob<'_>, mirror: &Mirror, run: &mut Run) -> Result<Res
 
     job.site.shelf.put("prompt.md", job.prompt.to_owned()).await.map_err(artifact)?;
     let CodeJob { name, agent, providers, client, prompt, .. } = *job;
-    let config_dir = job.site.config_dir;
-    let ran = agent::run(&agent::Job { name, agent, providers, client, config_dir, prompt, tree: &tree, claim }).await;
+    let (config_dir, shelf) = (job.site.config_dir, job.site.shelf);
+    let secrets = &secrets(job);
+    let work = agent::Job { name, agent, providers, client, secrets, config_dir, prompt, tree: &tree, shelf, claim };
+    let ran = agent::run(&work).await;
     run.prompt_digest = Some(agent::digest(job.prompt));
     run.usage = ran.usage;
-    let secrets = secrets(job);
-    let (transcript, summary) = (secrets.hide(&ran.transcript), secrets.hide(&ran.summary));
-    run.transcript = Some(job.site.shelf.put("transcript.log", transcript).await.map_err(artifact)?);
+    run.transcript = Some(shelf.put(agent::TRANSCRIPT, ran.transcript).await.map_err(artifact)?);
+    let summary = ran.summary;
     let ended = ran.ended?;
 
     let written = tree.write().await.map_err(git)?;
@@ -242,7 +243,8 @@ async fn keep(mirror: &Mirror, change: Change, mut failure: Failure, run: &mut R
 
 /// The secrets that an attempt must not bring anywhere.
 fn secrets(job: &CodeJob<'_>) -> Secrets {
-    job.site.workspace.secrets().and(&job.agent.env)
+    let keys = job.providers.values().filter_map(|provider| provider.api_key_env.clone());
+    job.site.workspace.secrets().and(&job.agent.env.iter().cloned().chain(keys).collect::<Vec<_>>())
 }
 
 /// What the diff policy says of an attempt.
@@ -258,7 +260,7 @@ async fn policy(job: &CodeJob<'_>, mirror: &Mirror, tree: &Tree, base: &str, hea
     let paths: Vec<String> = entries.iter().map(|entry| entry.path.clone()).collect();
     let (refused, lfs) = (tree.refused(), tree.kept_with_lfs(&paths).await?);
     let secrets = secrets(job);
-    let leaks = mirror.leaks(base, head, &secrets.values()).await?;
+    let leaks = mirror.leaks(base, head, &secrets.keys()).await?;
     let mut report = diff_policy(job.diff_policy, &entries, Aside { refused: &refused, lfs: &lfs, leaks: &leaks });
     // A path may hold what a file must not.
     report.output = secrets.hide(&report.output);

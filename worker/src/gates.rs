@@ -19,8 +19,7 @@ use programs::Missing;
 
 use crate::agent::{digest, not_started};
 use crate::git::{GitError, Mirror, Tree};
-use crate::process::{self, Command, Exit, Finished, Reach, tail};
-use crate::secrets::Secrets;
+use crate::process::{self, Command, Exit, Finished, Reach, Secrets, tail};
 use crate::workspace::Claim;
 
 /// The signal that nobody can refuse.

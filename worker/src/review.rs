@@ -20,7 +20,7 @@ use crate::git::{Mirror, names};
 use crate::judge::packet::{self, Inputs, Packet};
 use crate::judge::{Opinion, command, llm};
 use crate::llm::Client;
-use crate::secrets::Secrets;
+use crate::process::Secrets;
 use crate::workspace::Site;
 
 /// All that a review needs.

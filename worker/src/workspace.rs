@@ -11,8 +11,7 @@ use refile_forge::Forges;
 use refile_store::artifacts::Shelf;
 
 use crate::git::{self, GitError, Mirror, Tree, housekeeping, names, tree};
-use crate::process::{self, Guard};
-use crate::secrets::Secrets;
+use crate::process::{self, Guard, Secrets};
 use crate::spares::Spares;
 
 /// How often the mirrors are looked at.

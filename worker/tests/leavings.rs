@@ -109,7 +109,7 @@ async fn folders_thousands_deep_are_named_and_removed() {
             other => panic!("{other:?}"),
         }
     }
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_mins(1);
     let left = || std::fs::read_dir(place.workspace.dir().join("trash")).map_or(0, Iterator::count);
     while std::fs::read_dir(&trees).unwrap().count() > 0 || left() > 0 {
         assert!(Instant::now() < deadline, "{} folders are left", left());

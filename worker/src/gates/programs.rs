@@ -127,7 +127,7 @@ mod tests {
     fn done(code: i32, output: &str) -> Finished {
         let output = output.as_bytes().to_vec();
         let (stdout, stderr) = (Vec::new(), output.clone());
-        Finished { exit: Exit::Code(code), stdout, stderr, output, cut: false, wall: Duration::ZERO }
+        Finished { exit: Exit::Code(code), stdout, stderr, output, cut: false, stdout_cut: false, wall: Duration::ZERO }
     }
 
     fn names(code: i32, output: &str) -> Option<Vec<String>> {

@@ -34,9 +34,17 @@ impl Guard {
         let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let groups = cgroup::find(Path::new("/sys/fs/cgroup"), &own);
         let open = Self::new(config, None, groups);
+        let environment = || {
+            if close_environment() {
+                "this process's environment is closed to them, unless they are root"
+            } else {
+                "they can read this process's environment too, keys included"
+            }
+        };
         if config.sandbox == Wanted::Off {
             tracing::warn!(
-                "sandbox = \"off\": agents, gates and command reviewers can do all that this user can do; {}",
+                "sandbox = \"off\": agents, gates and command reviewers can do all that this user can do; {}; {}",
+                environment(),
                 open.bounds()
             );
             return Ok(Arc::new(open));
@@ -67,7 +75,8 @@ impl Guard {
                 tracing::warn!(
                     "there is NO SANDBOX here: {why:#}; agents, gates and command reviewers can do all that this user can \
                      do, with the network; install bubblewrap and allow user namespaces, or set sandbox = \"required\" to \
-                     refuse this; {}",
+                     refuse this; {}; {}",
+                    environment(),
                     open.bounds()
                 );
                 Ok(Arc::new(open))
@@ -116,6 +125,16 @@ impl Guard {
         }
         Ok(())
     }
+}
+
+/// Keeps other processes of this user from reading this one's environment and memory: the system shows them to nobody but
+/// root then, and leaves no core dumps. Gives whether it does.
+pub(super) fn close_environment() -> bool {
+    #[cfg(target_os = "linux")]
+    let is_closed = nix::sys::prctl::set_dumpable(false).is_ok();
+    #[cfg(not(target_os = "linux"))]
+    let is_closed = false;
+    is_closed && !nix::unistd::geteuid().is_root()
 }
 
 fn find_bwrap() -> Option<PathBuf> {
