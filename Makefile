@@ -4,8 +4,8 @@ demo: ; cargo run --release -- demo
 test: ; .ci/test
 lint: ; .ci/lint
 fuzz: ; .ci/fuzz
-e2e: ; .ci/tools && cargo build --workspace && cargo test --package refile --test fleet -- --nocapture
-land-200: ; .ci/tools && REFILE_TEST_LANDINGS=200 cargo test --package refile --test landings -- --nocapture --test-threads 1
+e2e: ; .ci/tools && cargo test --workspace --test fleet -- --nocapture
+land-200: ; .ci/tools && REFILE_TEST_LANDINGS=200 cargo test --workspace --test landings -- --nocapture --test-threads 1
 instructions: ; .ci/tools && .ci/instructions
 bench: ; cli/benches/run
 bench-long: ; cli/benches/run --long

@@ -28,7 +28,7 @@ use crate::output::{self, untrusted};
 /// How often it is looked whether work is left.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How often it is looked what reviews wait for.
+/// How often it is looked what jobs wait for.
 const TELL: Duration = Duration::from_secs(1);
 
 /// A fleet that runs.
@@ -157,16 +157,19 @@ impl Fleet {
     }
 }
 
-/// What reviews wait for where providers are paused; nothing where none is, or no review waits.
+/// What attempts and reviews wait for where providers are paused; nothing where none is, or nothing waits.
 pub(crate) async fn waits(store: &dyn Store, stats: &Stats) -> Option<String> {
-    let waiting: u64 = stats.depth.iter().filter(|((queue, _), _)| *queue == Queue::Review).map(|(_, n)| n).sum();
-    if waiting == 0 {
-        return None;
-    }
+    let waiting = |of: Queue| stats.depth.iter().filter(|((queue, _), _)| *queue == of).map(|(_, n)| n).sum::<u64>();
+    let counts = [(waiting(Queue::Code), "attempt"), (waiting(Queue::Review), "review")];
+    let said: Vec<String> = counts
+        .iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, what)| format!("{n} {what}{}", if *n == 1 { "" } else { "s" }))
+        .collect();
+    let wait = if counts.iter().map(|(n, _)| n).sum::<u64>() == 1 { "waits" } else { "wait" };
     let paused: Vec<String> =
         store.pauses().await.ok()?.iter().filter(|paused| paused.holds).filter_map(told).collect();
-    let reviews = if waiting == 1 { "1 review waits".to_owned() } else { format!("{waiting} reviews wait") };
-    (!paused.is_empty()).then(|| format!("{reviews}: {}", paused.join("; ")))
+    (!said.is_empty() && !paused.is_empty()).then(|| format!("{} {wait}: {}", said.join(" and "), paused.join("; ")))
 }
 
 /// What is paused, until when and why.

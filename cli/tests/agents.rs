@@ -10,8 +10,11 @@ mod model;
 #[path = "../../worker/tests/common/tools.rs"]
 mod tools;
 
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
 use common::command::Desk;
-use model::{Model, Say};
+use model::{End, Model, Say};
 use refile_config::schema::ProviderKind;
 use serde_json::{Value, json};
 
@@ -95,6 +98,91 @@ async fn a_model_that_turns_the_agent_away_is_waited_for_and_nobody_is_charged()
     assert_eq!(shown["spent"]["output_tokens"], 8);
 }
 
+/// Starts the fleet and kills it at last.
+struct Fleet(std::process::Child);
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn what_an_agent_says_is_shown_while_it_works_and_stays_where_the_fleet_is_killed() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../worker/tests/scripts/acp_agent.py");
+    let over_protocol = format!("type = \"acp\"\ncommand = [\"python3\", {script:?}]\nargs = [\"says\", \".\"]\n");
+    let program = "command = [\"sh\", \"-c\", \"echo I look around.; sleep 1000\"]\n".to_owned();
+    for agent in [over_protocol, program] {
+        let place = desk(&format!("[agents.it]\nenv = [\"CARGO_MANIFEST_DIR\"]\n{agent}"));
+        let task = place.submit("Look around");
+        let mut up = place.command(&["up"]);
+        up.env("CARGO_MANIFEST_DIR", "/a/folder").stdout(Stdio::null()).stderr(Stdio::null());
+        let fleet = Fleet(up.spawn().unwrap());
+        let log = || place.ok(&["task", "log", &task, "--full"]);
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while !log().contains("I look around.") {
+            assert!(Instant::now() < deadline, "{agent}: {}", log());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        assert!(log().contains("transcript so far"), "{}", log());
+        assert_eq!(place.json(&["task", "show", &task])["attempts"][0]["transcript"], Value::Null);
+        drop(fleet);
+        assert!(log().contains("I look around."), "{}", log());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_that_are_no_mere_commands_are_checked() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../worker/tests/scripts/acp_agent.py");
+    let well = model::says(KIND, "OK", End::Said);
+    let limited = Say::Reply(404, Vec::new(), r#"{"error": {"message": "no such model"}}"#.to_owned());
+    let model = Model::start(vec![well, limited]).await;
+    let config = format!(
+        "[repository]\nurl = \"repo\"\n[reviewers.strict]\ncommand = [\"sh\", \"-c\", \"echo APPROVE\"]\n\
+         [providers.here]\nkind = \"openai\"\nbase_url = \"{}\"\n\
+         [providers.far]\nkind = \"openai\"\napi_key_env = \"SOME_KEY\"\n\
+         [agents.local]\ntype = \"llm\"\nmodel = \"here/m-1\"\n\
+         [agents.paid]\ntype = \"llm\"\nmodel = \"far/m-2\"\n\
+         [agents.acp]\ntype = \"acp\"\ncommand = [\"python3\", {script:?}]\nargs = [\"hang\", \".\"]\n\
+         [agents.deaf]\ntype = \"acp\"\ncommand = [\"sh\", \"-c\", \"echo no protocol; exit 4\"]\n",
+        model.address
+    );
+    let place = Desk::empty();
+    place.write("refile.toml", &config);
+    let json = |args: &[&str], key: Option<&str>| {
+        let mut command = place.command(args);
+        let out = command.arg("--json").envs(key.map(|key| (key, "some-key"))).output().unwrap();
+        let said = serde_json::from_slice::<Value>(&out.stdout);
+        (out.status.code(), said.unwrap_or_else(|_| panic!("{args:?}: {out:?}")))
+    };
+    let (_, listed) = json(&["agent", "list"], None);
+    let found: Vec<bool> = listed["agents"].as_array().unwrap().iter().map(|a| a["found"] == true).collect();
+    assert_eq!(found, [true, false, true, true]);
+
+    let (status, checked) = json(&["agent", "check", "local"], None);
+    assert_eq!((status, &checked["ready"], &checked["dry_prompt"]["answered"]), (Some(0), &json!(true), &json!(true)));
+    let asked = model.asked();
+    assert!(asked.len() == 1 && asked[0].2.to_string().contains("Reply with OK"), "{asked:?}");
+    let (status, checked) = json(&["agent", "check", "local"], None);
+    assert_eq!((status, &checked["dry_prompt"]["answered"]), (Some(1), &json!(false)));
+    assert!(checked["missing"][0].as_str().unwrap().contains("no such model"), "{checked}");
+
+    let (status, checked) = json(&["agent", "check", "paid"], None);
+    assert_eq!(status, Some(1));
+    assert!(checked["missing"][0].as_str().unwrap().contains("SOME_KEY"), "{checked}");
+    let (status, checked) = json(&["agent", "check", "paid"], Some("SOME_KEY"));
+    let not_made = json!({"made": false, "why": "it would cost money"});
+    assert_eq!((status, &checked["dry_prompt"]), (Some(0), &not_made));
+
+    let (status, checked) = json(&["agent", "check", "acp"], None);
+    assert_eq!((status, &checked["version"]), (Some(0), &json!("scripted 1.2.3")), "{checked}");
+    let (status, checked) = json(&["agent", "check", "deaf"], None);
+    assert_eq!(status, Some(1));
+    assert!(checked["missing"][0].as_str().unwrap().contains("exit code 4"), "{checked}");
+    assert!(place.ok(&["agent", "check", "acp"]).contains("version: scripted 1.2.3"));
+}
+
 /// A program that is turned away for the first seconds, as its preset reads it, and notes each run.
 const TURNED_AWAY: &str = r#"cat > /dev/null
 now=$(date +%s)
@@ -124,7 +212,8 @@ fn a_program_that_its_provider_turns_away_is_left_alone_by_the_whole_fleet() {
     let lines: Vec<String> = (1..=12).map(|n| json!({"title": format!("Task {n}")}).to_string()).collect();
     place.write("tasks.jsonl", &lines.join("\n"));
     place.ok(&["submit", "--file", "tasks.jsonl"]);
-    place.run(&["up", "--drain"]).must(0, &["the provider is paused for the whole fleet", "agent:known"]);
+    let says = ["the provider is paused for the whole fleet", "wait: the provider agent:known is paused until "];
+    place.run(&["up", "--drain"]).must(0, &says);
 
     let tasks = place.json(&["task", "list", "--limit", "50"]);
     let tasks = tasks.as_array().unwrap();

@@ -82,18 +82,52 @@ fn what_an_agent_says_that_it_cost_counts_for_the_budget() {
 }
 
 #[test]
-fn an_agent_whose_quota_is_used_up_is_not_charged() {
-    let result = json!({
+fn an_agent_whose_quota_is_used_up_is_waited_for_and_not_charged() {
+    let limited = json!({
         "type": "result", "is_error": true, "api_error_status": 429, "total_cost_usd": 0.0,
-        "result": "API Error: Rate limit reached. Please try again in 0.1s.",
+        "result": "API Error: Rate limit reached. Please try again in 1s.",
     });
-    let place = desk(&claude(&result, 1), "echo APPROVE", "max_attempts = 1\nmax_infra_failures = 3");
+    let well = json!({"type": "result", "is_error": false, "result": "Done."});
+    let run = |dir: &std::path::Path| {
+        format!(
+            "echo run >> {0}/runs; if [ $(wc -l < {0}/runs) -lt 4 ]; then echo '{limited}'; exit 1; fi; \
+             echo x > work.txt; echo '{well}'",
+            dir.display()
+        )
+    };
+    let stage = tempfile::tempdir().unwrap();
+    let agent = format!("preset = \"claude\"\nwritable = [{:?}]\n{}", stage.path(), script(&run(stage.path())));
+    let place = desk(&agent, "echo APPROVE", "max_attempts = 1\nmax_infra_failures = 2");
     let task = place.submit("Make it good");
-    place.run(&["up", "--drain"]).must(3, &[]);
+    place.run(&["up", "--drain"]).must(0, &[]);
     let shown = place.json(&["task", "show", &task]);
     let attempts = shown["attempts"].as_array().unwrap();
-    assert_eq!((attempts.len(), &attempts[0]["rejection"]), (1, &Value::Null), "{shown:#}");
-    let failures: Vec<&str> = attempts[0]["failures"].as_array().unwrap().iter().map(|f| f.as_str().unwrap()).collect();
-    assert!(failures.len() == 3 && failures.iter().all(|f| f.starts_with("rate_limit: ")), "{failures:?}");
-    assert_eq!(shown["escalations"][0]["reason"], "coder_unavailable", "{shown:#}");
+    assert_eq!((&shown["state"], attempts.len()), (&json!("merged"), 1), "{shown:#}");
+    assert_eq!((&attempts[0]["rejection"], &attempts[0]["failures"]), (&Value::Null, &json!([])), "{shown:#}");
+    assert_eq!(std::fs::read_to_string(stage.path().join("runs")).unwrap().lines().count(), 4);
+}
+
+/// Two agents, the second stronger: what each attempt was made by, and how the task ended.
+fn climbed(reviewer: &str, ladder: &str, cheap: &str) -> (Vec<String>, Value) {
+    let more = format!("max_attempts = 5\nladder = {ladder}\n[agents.strong]\n{}", script("echo strong > work.txt"));
+    let place = desk(&script(cheap), reviewer, &more);
+    let task = place.submit("Make it good");
+    place.run(&["up", "--drain"]);
+    let shown = place.json(&["task", "show", &task]);
+    let agents = shown["attempts"].as_array().unwrap().iter().map(|a| a["agent"].as_str().unwrap().to_owned());
+    (agents.collect(), shown)
+}
+
+#[test]
+fn what_repeats_itself_goes_up_the_ladder_and_then_to_a_person() {
+    const STRICT: &str = "grep -q strong work.txt && echo APPROVE || echo 'RETRY: Do it well. It is not.'";
+    let another = "echo $REFILE_ATTEMPT > work.txt";
+    let (agents, shown) = climbed(STRICT, "[\"fixer\", \"strong\"]", another);
+    assert_eq!((agents, &shown["state"]), (vec!["fixer".into(), "strong".into()], &json!("merged")), "{shown:#}");
+    // The same demand again, of the last agent that there is.
+    let (agents, shown) = climbed("echo 'RETRY: Do it well. It is not.'", "[\"fixer\", \"strong\"]", another);
+    assert_eq!((agents.len(), &shown["escalations"][0]["reason"]), (2, &json!("repeated_rejection")), "{shown:#}");
+    // The same diff again, whatever is demanded.
+    let (agents, shown) = climbed(NEVER, "[\"fixer\"]", "echo same > work.txt");
+    assert_eq!((agents.len(), &shown["escalations"][0]["reason"]), (2, &json!("repeated_rejection")), "{shown:#}");
 }

@@ -138,15 +138,39 @@ fn a_task_that_is_called_off_after_its_push_is_merged() {
     }
 }
 
+/// The base moves and a coder lands, so that gates run; they wait until they are let go by a file `go`.
+fn gates_wait(place: &mut Place) -> Member {
+    slow_gates(place);
+    let coder = lander(place);
+    until("the gates run", SOON, || place.stage("began").exists().then_some(()));
+    coder
+}
+
+/// A worker that does not reach the store pushes nothing: others may have taken its job since.
+#[test]
+fn nothing_is_pushed_while_the_store_is_away() {
+    let mut server = Redis::start();
+    let (mut place, tasks) = approved(Some(&server.url()), "batch = 1", 1);
+    let coder = gates_wait(&mut place);
+    let before = git(&place.origin(), &["rev-parse", "main"]);
+    server.kill();
+    std::fs::write(place.stage("go"), "").unwrap();
+    until("the coder asks whose the job is", SOON, || {
+        (place.said(coder, "nothing is pushed before") > 1).then_some(())
+    });
+    assert_eq!(git(&place.origin(), &["rev-parse", "main"]), before);
+    server.start_again();
+    until("the task is merged", SOON, || (place.states().get("merged") == Some(&1)).then_some(()));
+    assert_eq!(ids(&place), tasks);
+}
+
 /// A task is called off while its gates run on the merged tree: nothing lands.
 #[test]
 fn a_task_that_is_called_off_before_its_push_does_not_land() {
     let server = Redis::start();
     for store in [None, Some(server.url())] {
         let (mut place, tasks) = approved(store.as_deref(), "batch = 2", 2);
-        slow_gates(&place);
-        lander(&mut place);
-        until("the gates run", SOON, || place.stage("began").exists().then_some(()));
+        gates_wait(&mut place);
         place.refile(&["task", "cancel", &tasks[0]]);
         std::fs::write(place.stage("go"), "").unwrap();
         until("both are over", SOON, || (place.done() == 2).then_some(()));

@@ -81,3 +81,29 @@ fn a_change_goes_past_the_reviewer_that_has_the_coders_model() {
     let said: Vec<Value> = said.filter(|line| line["message"] == "same_model").collect();
     assert!(said[0]["detail"].as_str().unwrap().contains("own judges what its own model made"), "{said:?}");
 }
+
+/// A task that is over leaves no branches behind; those of tasks that go on, and of other fleets, stay.
+#[test]
+fn the_branches_of_tasks_that_are_over_are_removed() {
+    let place = Desk::with(
+        "cat > work.txt; sed -n 1p work.txt",
+        "grep -q Bad work.txt && echo 'REJECT: Not this.'; grep -q Odd work.txt && echo 'ESCALATE: Is it right?'; echo APPROVE",
+        "",
+    );
+    let branches = || place.git(&["for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads/refile"]);
+    place.git(&["branch", "refile/another-fleets/change/1-1"]);
+    let (bad, odd) = (place.submit("Bad"), place.submit("Odd"));
+    place.run(&["up", "--drain"]).must(3, &[]);
+    assert_eq!(place.json(&["task", "show", &bad])["state"], "rejected");
+    assert_eq!(place.json(&["task", "show", &odd])["state"], "escalated");
+    assert_eq!(branches().lines().count(), 3, "{}", branches());
+    // The next process that works on the repository finds them; it may be done before it has removed them.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_mins(1);
+    while branches().contains(&bad) {
+        assert!(std::time::Instant::now() < deadline, "{}", branches());
+        place.submit("Good");
+        place.run(&["up", "--drain"]).must(3, &[]);
+    }
+    assert!(branches().contains(&odd) && branches().contains("another-fleets"), "{}", branches());
+    assert_eq!(branches().lines().count(), 2, "{}", branches());
+}

@@ -122,6 +122,7 @@ fn agent_failed() -> Outcome {
         prompt_digest: None,
         transcript: None,
         usage: Usage::default(),
+        change: None,
     }
 }
 

@@ -7,10 +7,12 @@
 //! - [`acp`]: a program that speaks the Agent Client Protocol
 //! - `confined`: the tree's files, for those of them that read and write through us
 //! - `transcript`: what is kept of what they do
+//! - `shown`: how it is kept while they do it
 
 pub mod command;
 mod confined;
 mod transcript;
+mod shown;
 pub mod model;
 pub mod acp;
 pub mod preset;
@@ -23,12 +25,14 @@ use refile_config::schema::AgentType;
 use refile_config::{Agent, Provider};
 use refile_core::failure::Failure;
 use refile_core::task::Usage;
+use refile_store::artifacts::Shelf;
 use sha2::{Digest, Sha256};
 
 pub(crate) use self::command::{failed, not_started, resolve};
+pub use self::shown::TRANSCRIPT;
 use crate::git::Tree;
 use crate::llm::Client;
-use crate::process::Reach;
+use crate::process::{Reach, Secrets};
 use crate::workspace::Claim;
 
 /// What every agent is given.
@@ -42,12 +46,16 @@ pub struct Job<'a> {
     pub providers: &'a IndexMap<String, Provider>,
     /// The client for models.
     pub client: &'a Client,
+    /// What must not show in what it leaves.
+    pub secrets: &'a Secrets,
     /// Where the configuration's relative paths start.
     pub config_dir: &'a Path,
     /// What is to be done.
     pub prompt: &'a str,
     /// Where.
     pub tree: &'a Tree,
+    /// Where what it says is kept while it works.
+    pub shelf: &'a Shelf,
     /// The claim that it is done under.
     pub claim: Claim<'a>,
 }
@@ -114,7 +122,8 @@ async fn watched(job: &Job<'_>, run: impl Future<Output = Ran>) -> Ran {
 
 /// What of the machine an agent reaches from the sandbox.
 fn reach(agent: &Agent) -> Reach<'_> {
-    Reach { network: agent.network.unwrap_or(true), readable: &agent.readable, writable: &agent.writable }
+    let network = agent.network.unwrap_or(true);
+    Reach { network, readable: &agent.readable, writable: &agent.writable, ..Reach::default() }
 }
 
 /// SHA-256 of a text, in hex.

@@ -12,9 +12,10 @@ use refile_store::artifacts::{ArtifactError, Shelf};
 
 use crate::agent::{self, Ended};
 use crate::gates::policy::{self, Aside, diff_policy};
-use crate::gates::{self, Bases, Gates};
+use crate::gates::{self, Bases, Gates, programs};
 use crate::git::{Expected, GitError, Mirror, Push, Tree, names};
 use crate::llm::Client;
+use crate::process::Secrets;
 use crate::workspace::Site;
 
 /// All that an attempt needs.
@@ -26,6 +27,8 @@ pub struct CodeJob<'a> {
     pub prompt: &'a str,
     /// The earlier change that the attempt goes on from; nothing where it starts from the base.
     pub continue_from: Option<&'a Change>,
+    /// What an earlier run of this attempt left, where it was a gate that could not run: no agent is asked again.
+    pub kept: Option<&'a Change>,
     /// Who makes the attempt, by name.
     pub name: &'a str,
     /// And as configured.
@@ -48,6 +51,19 @@ struct Run {
     prompt_digest: Option<String>,
     transcript: Option<String>,
     usage: Usage,
+    /// What it left, where that is to be taken up by the job's next run.
+    kept: Option<Change>,
+}
+
+/// What an agent left, before anybody has looked at it.
+struct Left {
+    tree: Tree,
+    base: String,
+    head: String,
+    branch: String,
+    /// Files that had conflict markers at the start.
+    conflicts: Vec<String>,
+    summary: String,
 }
 
 /// What an attempt starts with.
@@ -68,49 +84,105 @@ pub async fn code(job: &CodeJob<'_>) -> Outcome {
             prompt_digest: run.prompt_digest,
             transcript: run.transcript,
             usage: run.usage,
+            change: run.kept,
         },
     }
 }
 
 async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
-    let claim = job.site.claim();
     let mirror = job.site.mirror().await.map_err(git)?;
+    let left = match taken_up(job, &mirror).await? {
+        Some(left) => {
+            run.prompt_digest = Some(agent::digest(job.prompt));
+            left
+        }
+        None => match worked(job, &mirror, run).await? {
+            Ok(left) => left,
+            Err(words) => {
+                let Run { prompt_digest, transcript, usage, .. } = std::mem::take(run);
+                let prompt_digest = prompt_digest.unwrap_or_default();
+                return Ok(Outcome::NeedsInput { words, prompt_digest, transcript, usage });
+            }
+        },
+    };
+    let (change, gates) = judged(job, &mirror, left, run).await?;
+    let Run { prompt_digest, transcript, usage, .. } = std::mem::take(run);
+    Ok(Outcome::Coded { change, gates, prompt_digest: prompt_digest.unwrap_or_default(), transcript, usage })
+}
+
+/// What an earlier run of the attempt left; nothing where none did, or where it is gone.
+async fn taken_up(job: &CodeJob<'_>, mirror: &Mirror) -> Result<Option<Left>, Failure> {
+    let Some(change) = job.kept else { return Ok(None) };
+    if !is_there(mirror, change).await.map_err(git)? {
+        tracing::warn!(task = %job.site.task.id, branch = change.branch, "what the agent left is gone; it is asked again");
+        return Ok(None);
+    }
+    let Change { base_commit: base, head, branch, summary, .. } = change.clone();
+    let conflicts = start(job, mirror, &base).await.map_err(git)?.conflicts;
+    let (claim, of) = (job.site.claim(), &job.site.task.base);
+    let tree = job.site.workspace.tree(mirror, claim, of, &base, &head).await.map_err(git)?;
+    Ok(Some(Left { tree, base, head, branch, conflicts, summary }))
+}
+
+/// Whether the mirror has a change, or could be given it.
+async fn is_there(mirror: &Mirror, change: &Change) -> Result<bool, GitError> {
+    match mirror.fetch(&change.branch).await {
+        Ok(_) | Err(GitError::NoBranch { .. }) => mirror.has(&change.head).await,
+        Err(error) => Err(error),
+    }
+}
+
+/// Lets the agent work; its words where it will not.
+async fn worked(job: &CodeJob<'_>, mirror: &Mirror, run: &mut Run) -> Result<Result<Left, String>, Failure> {
+    let claim = job.site.claim();
     let base = mirror.fetch(&job.site.task.base).await.map_err(git)?;
-    let start = start(job, &mirror, &base).await.map_err(git)?;
-    let tree = job.site.workspace.tree(&mirror, claim, &job.site.task.base, &base, &start.tree).await.map_err(git)?;
+    let start = start(job, mirror, &base).await.map_err(git)?;
+    let tree = job.site.workspace.tree(mirror, claim, &job.site.task.base, &base, &start.tree).await.map_err(git)?;
     let started_with = tree.write().await.map_err(git)?;
+    programs::require(job.gates, &tree, claim, &base).await?;
 
     job.site.shelf.put("prompt.md", job.prompt.to_owned()).await.map_err(artifact)?;
     let CodeJob { name, agent, providers, client, prompt, .. } = *job;
-    let config_dir = job.site.config_dir;
-    let ran = agent::run(&agent::Job { name, agent, providers, client, config_dir, prompt, tree: &tree, claim }).await;
+    let (config_dir, shelf) = (job.site.config_dir, job.site.shelf);
+    let secrets = &secrets(job);
+    let work = agent::Job { name, agent, providers, client, secrets, config_dir, prompt, tree: &tree, shelf, claim };
+    let ran = agent::run(&work).await;
     run.prompt_digest = Some(agent::digest(job.prompt));
     run.usage = ran.usage;
-    run.transcript = Some(job.site.shelf.put("transcript.log", ran.transcript).await.map_err(artifact)?);
+    run.transcript = Some(shelf.put(agent::TRANSCRIPT, ran.transcript).await.map_err(artifact)?);
+    let summary = ran.summary;
     let ended = ran.ended?;
 
     let written = tree.write().await.map_err(git)?;
     let words = match ended {
         Ended::Asks(words) => Some(words),
-        Ended::Says(words) if written == started_with => Some(words),
+        Ended::Says(words) if written == started_with && tree.refused().is_empty() => Some(words),
         Ended::Says(_) | Ended::Done => None,
     };
     if let Some(words) = words {
-        let Run { prompt_digest, transcript, usage } = std::mem::take(run);
-        return Ok(Outcome::NeedsInput { words, prompt_digest: prompt_digest.unwrap_or_default(), transcript, usage });
+        return Ok(Err(secrets.hide(&words)));
     }
     let head = mirror.commit(&written, &base, &message(job.site.task)).await.map_err(git)?;
-    let (branch, policy) =
-        (claim.branch().map_err(git)?, policy(job, &mirror, &tree, &base, &head).await.map_err(git)?);
+    let branch = claim.branch().map_err(git)?;
+    Ok(Ok(Left { tree, base, head, branch, conflicts: start.conflicts, summary }))
+}
+
+/// Makes a change of what the agent left, runs the gates on it and publishes it.
+async fn judged(
+    job: &CodeJob<'_>,
+    mirror: &Mirror,
+    left: Left,
+    run: &mut Run,
+) -> Result<(Change, Vec<GateReport>), Failure> {
+    let Left { tree, base, head, branch, conflicts, summary } = left;
+    let policy = policy(job, mirror, &tree, &base, &head).await.map_err(git)?;
     let Some(patch_id) = policy.patch_id else {
         // Neither pushed nor made a diff of: the next attempt must do without it.
-        let change = Change { summary: ran.summary, files: policy.files, ..bare_change(&branch, &base, &head) };
-        let Run { prompt_digest, transcript, usage } = std::mem::take(run);
-        let prompt_digest = prompt_digest.unwrap_or_default();
-        return Ok(Outcome::Coded { change, gates: vec![policy.report], prompt_digest, transcript, usage });
+        let change = Change { summary, files: policy.files, ..bare_change(&branch, &base, &head) };
+        return Ok((change, vec![policy.report]));
     };
-    let mut change = described(&mirror, job.site.shelf, &branch, (&base, &head), patch_id).await?;
-    change.summary = ran.summary;
+    let mut change = described(mirror, job.site.shelf, &branch, (&base, &head), patch_id).await?;
+    change.summary = summary;
 
     let files = mirror.files(&base, &head).await.map_err(git)?;
     let mut reports = vec![gates::empty_diff(&files)];
@@ -124,27 +196,62 @@ async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
     }
     if !is_empty && (is_allowed || job.keep_going) {
         let base_now = mirror.fetch(&job.site.task.base).await.map_err(git)?;
-        let conflict = gates::merge_conflict(&mirror, &head, &base, &base_now, &start.conflicts).await.map_err(git)?;
+        let conflict = gates::merge_conflict(mirror, &head, &base, &base_now, &conflicts).await.map_err(git)?;
         let go_on = conflict.passed || job.keep_going;
         reports.push(conflict);
         if go_on {
-            let bases = Bases { workspace: job.site.workspace, mirror: &mirror, branch: &job.site.task.base };
-            let configured =
-                Gates { gates: job.gates, keep_going: job.keep_going, shelf: job.site.shelf, claim, bases };
-            reports.extend(gates::run(&configured, &tree, &base, &files).await?);
+            match configured(job, mirror, &tree, &base, &files).await {
+                Ok(more) => reports.extend(more),
+                // The agent was paid, and nothing is wrong with what it left. What was refused of it is known here alone.
+                Err(failure) if reports.iter().all(|report| report.passed) => {
+                    return Err(keep(mirror, change, failure, run).await);
+                }
+                Err(failure) => return Err(failure),
+            }
         }
     }
-    publish(&mirror, &change).await?;
-    let Run { prompt_digest, transcript, usage } = std::mem::take(run);
-    let prompt_digest = prompt_digest.unwrap_or_default();
-    Ok(Outcome::Coded { change, gates: reports, prompt_digest, transcript, usage })
+    publish(mirror, &change).await?;
+    Ok((change, reports))
+}
+
+/// What the configured gates say.
+async fn configured(
+    job: &CodeJob<'_>,
+    mirror: &Mirror,
+    tree: &Tree,
+    base: &str,
+    files: &[String],
+) -> Result<Vec<GateReport>, Failure> {
+    let Site { workspace, shelf, task, .. } = job.site;
+    let bases = Bases { workspace, mirror, branch: &task.base };
+    let (claim, secrets) = (job.site.claim(), &secrets(job));
+    let gates = Gates { gates: job.gates, keep_going: job.keep_going, shelf, claim, bases, secrets };
+    gates::run(&gates, tree, base, files).await
+}
+
+/// Keeps a change for the job's next run, since a gate could not run on it.
+async fn keep(mirror: &Mirror, change: Change, mut failure: Failure, run: &mut Run) -> Failure {
+    match publish(mirror, &change).await {
+        Ok(()) => {
+            failure.detail.push_str("\n  what the agent left is kept: it is only the gates that run again");
+            run.kept = Some(change);
+        }
+        Err(error) => tracing::warn!(branch = change.branch, %error, "what the agent left cannot be kept"),
+    }
+    failure
+}
+
+/// The secrets that an attempt must not bring anywhere.
+fn secrets(job: &CodeJob<'_>) -> Secrets {
+    let keys = job.providers.values().filter_map(|provider| provider.api_key_env.clone());
+    job.site.workspace.secrets().and(&job.agent.env.iter().cloned().chain(keys).collect::<Vec<_>>())
 }
 
 /// What the diff policy says of an attempt.
 struct Judged {
     report: GateReport,
     files: u32,
-    /// Nothing where the diff is too large to be made.
+    /// Nothing where the diff is too large to be made, or holds a secret.
     patch_id: Option<String>,
 }
 
@@ -152,9 +259,14 @@ async fn policy(job: &CodeJob<'_>, mirror: &Mirror, tree: &Tree, base: &str, hea
     let entries = mirror.entries(base, head).await?;
     let paths: Vec<String> = entries.iter().map(|entry| entry.path.clone()).collect();
     let (refused, lfs) = (tree.refused(), tree.kept_with_lfs(&paths).await?);
-    let mut report = diff_policy(job.diff_policy, &entries, Aside { refused: &refused, lfs: &lfs });
+    let secrets = secrets(job);
+    let leaks = mirror.leaks(base, head, &secrets.keys()).await?;
+    let mut report = diff_policy(job.diff_policy, &entries, Aside { refused: &refused, lfs: &lfs, leaks: &leaks });
+    // A path may hold what a file must not.
+    report.output = secrets.hide(&report.output);
+    report.required_change = report.required_change.map(|change| secrets.hide(&change));
     let mut patch_id = None;
-    if policy::bytes(&entries) <= job.diff_policy.max_bytes {
+    if leaks.is_empty() && policy::bytes(&entries) <= job.diff_policy.max_bytes {
         // What it takes away counts too: of the two diffs that are made this one is larger.
         match mirror.patch_id(base, head).await {
             Err(GitError::TooLarge { limit, .. }) => report = policy::diff_too_large(limit),
@@ -182,11 +294,7 @@ fn bare_change(branch: &str, base: &str, head: &str) -> Change {
 async fn start(job: &CodeJob<'_>, mirror: &Mirror, base: &str) -> Result<Start, GitError> {
     let from_base = Start { tree: base.to_owned(), conflicts: Vec::new() };
     let Some(previous) = job.continue_from else { return Ok(from_base) };
-    match mirror.fetch(&previous.branch).await {
-        Ok(_) | Err(GitError::NoBranch { .. }) => {}
-        Err(error) => return Err(error),
-    }
-    if !mirror.has(&previous.head).await? {
+    if !is_there(mirror, previous).await? {
         // Better a fresh start than none: the prompt says all that the attempt must know.
         tracing::warn!(task = %job.site.task.id, branch = previous.branch, "the previous attempt is gone; starting from the base");
         return Ok(from_base);

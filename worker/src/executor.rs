@@ -16,6 +16,7 @@ use refile_store::Claim;
 use crate::backpressure::{Backpressure, Room};
 use crate::code::{CodeJob, code};
 use crate::landings::{self, Landings};
+use crate::leftovers::Leftovers;
 use crate::pool::Execute;
 use crate::review::{ReviewJob, review};
 use crate::worker::Worker;
@@ -27,6 +28,7 @@ pub(crate) struct AtWork {
     pub(crate) backpressure: Arc<Backpressure>,
     pub(crate) forges: Arc<Forges>,
     pub(crate) landings: Landings,
+    pub(crate) leftovers: Leftovers,
 }
 
 impl AtWork {
@@ -59,6 +61,9 @@ impl Execute for AtWork {
                 return proposed.unwrap_or_else(|| cannot(claim, "nothing was approved".to_owned()));
             }
             return self.landings.outcome(&self.worker, claim).await;
+        }
+        if claim.queue == Queue::Code {
+            self.leftovers.remove(&self.worker, &claim.task);
         }
         execute(&self.worker, claim).await
     }
@@ -100,10 +105,13 @@ async fn attempt(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, 
         ContinueFrom::Previous => phase.previous_change(),
         ContinueFrom::Base => None,
     };
+    // An attempt that is not over and has a change is one whose gates could not run.
+    let kept = phase.attempt().filter(|attempt| attempt.outcome.is_none()).and_then(|attempt| attempt.change.as_ref());
     code(&CodeJob {
         site,
         prompt: &prompt,
         continue_from,
+        kept,
         name,
         agent,
         providers: &config.providers,
@@ -141,7 +149,10 @@ async fn opinion(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, 
 fn cannot(claim: &Claim, why: String) -> Outcome {
     let failure = Failure::new(FailureKind::Configuration, why);
     match claim.queue {
-        Queue::Code => Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage: Usage::default() },
+        Queue::Code => {
+            let usage = Usage::default();
+            Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage, change: None }
+        }
         Queue::Land => Outcome::LandingFailed { failure },
         Queue::Review => {
             let reviewer = match claim.task.phase(&claim.lease.phase).and_then(|p| p.job.as_ref()) {

@@ -1,7 +1,9 @@
 //! Checks that need no model: the built-in ones about the diff, and the commands of the configuration.
 
 mod baseline;
+mod disk;
 pub mod policy;
+pub(crate) mod programs;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -13,16 +15,19 @@ use refile_core::gate::{EMPTY_DIFF, GateReport, MERGE_CONFLICT, output_tail};
 use refile_store::artifacts::Shelf;
 
 pub use baseline::Bases;
+use programs::Missing;
 
-use crate::agent::not_started;
+use crate::agent::{digest, not_started};
 use crate::git::{GitError, Mirror, Tree};
-use crate::process::{self, Command, Exit, Finished, Reach, tail};
+use crate::process::{self, Command, Exit, Finished, Reach, Secrets, tail};
 use crate::workspace::Claim;
 
 /// The signal that nobody can refuse.
 const KILL: i32 = 9;
 /// The exit code of a shell whose child was ended by it.
 const KILLED: i32 = 128 + KILL;
+/// How much of what a gate printed is told with why it could not run, in characters.
+const SAID: usize = 400;
 
 /// The configured gates, and what they run on.
 #[derive(Debug, Clone, Copy)]
@@ -31,10 +36,12 @@ pub struct Gates<'a> {
     pub gates: &'a [Gate],
     /// Run every gate even when one has failed.
     pub keep_going: bool,
-    /// Where whole outputs are kept.
+    /// Where outputs are kept.
     pub shelf: &'a Shelf,
     /// What is being checked.
     pub claim: Claim<'a>,
+    /// What must not show in what gates print.
+    pub secrets: &'a Secrets,
     /// Where a gate is tried on the untouched base, for those with a `baseline`.
     pub bases: Bases<'a>,
 }
@@ -110,10 +117,15 @@ async fn one(
     base: &str,
     changed: &[String],
 ) -> Result<Option<GateReport>, Failure> {
-    let mut said = runs(gates, gate, tree, base, changed).await?;
-    // The base knows nothing of a script that the change touches.
-    let is_own = words(gate).iter().any(|word| changed.contains(word));
-    if !said.passed && gate.baseline != Baseline::Fail && !is_own {
+    let mut said = runs(gates, gate, tree, base).await?;
+    if let Some(missing) = &said.missing {
+        let on_base = baseline::on_base(gates, gates.bases, gate, base).await?;
+        // Where the base does not lack it, or lacks something else, the change is what broke it.
+        if on_base.missing.as_ref() == Some(missing) {
+            return Err(cannot_run(gate, &said.output));
+        }
+    }
+    if !said.passed && gate.baseline != Baseline::Fail && !brings(gates, gate, base, changed).await? {
         let on_base = baseline::on_base(gates, gates.bases, gate, base).await?;
         if !on_base.passes {
             let note = format!(
@@ -142,7 +154,7 @@ async fn one(
     }))
 }
 
-/// Puts a gate's whole output away.
+/// Puts what is kept of a gate's output away.
 async fn keep(gates: &Gates<'_>, gate: &Gate, output: &str) -> Result<String, Failure> {
     let log = gates.shelf.put(&format!("gate-{}.log", file_name(&gate.name)), output.to_owned()).await;
     log.map_err(|error| Failure::new(FailureKind::Configuration, error.to_string()))
@@ -153,22 +165,22 @@ struct Said {
     passed: bool,
     /// The output of each run, one after the other.
     output: String,
-    /// How the last run ended.
-    exit: Exit,
+    /// What the last run ended for want of.
+    missing: Option<Missing>,
     duration_ms: u64,
 }
 
 /// Runs a gate until it passes or has no retries left.
-async fn runs(gates: &Gates<'_>, gate: &Gate, tree: &Tree, base: &str, changed: &[String]) -> Result<Said, Failure> {
-    let mut said = Said { passed: false, output: String::new(), exit: Exit::Code(0), duration_ms: 0 };
+async fn runs(gates: &Gates<'_>, gate: &Gate, tree: &Tree, base: &str) -> Result<Said, Failure> {
+    let mut said = Said { passed: false, output: String::new(), missing: None, duration_ms: 0 };
     for run in 0..=gate.retries {
-        let done = start(gates, gate, tree, base, changed).await?;
+        let done = start(gates, gate, tree, base).await?;
         if run > 0 {
             let _ = write!(said.output, "\n[run {} of the gate `{}`]\n", run + 1, gate.name);
         }
-        said.output.push_str(&done.output_text());
+        said.output.push_str(&gates.secrets.hide(&done.output_text()));
         said.duration_ms += done.wall_ms();
-        (said.passed, said.exit) = (done.exit.is_ok(), done.exit);
+        (said.passed, said.missing) = (done.exit.is_ok(), programs::missing(&done, tree.dir()));
         if !said.passed {
             let ending = ending(done.exit, gate.timeout.0);
             said.output = format!("{}\n[the gate `{}` {ending}]\n", said.output.trim_end(), gate.name);
@@ -180,7 +192,7 @@ async fn runs(gates: &Gates<'_>, gate: &Gate, tree: &Tree, base: &str, changed: 
                 run + 1
             );
         }
-        if said.passed {
+        if said.passed || said.missing.is_some() {
             break;
         }
     }
@@ -188,20 +200,15 @@ async fn runs(gates: &Gates<'_>, gate: &Gate, tree: &Tree, base: &str, changed: 
 }
 
 /// One run of a gate that said something.
-async fn start(
-    gates: &Gates<'_>,
-    gate: &Gate,
-    tree: &Tree,
-    base: &str,
-    changed: &[String],
-) -> Result<Finished, Failure> {
+async fn start(gates: &Gates<'_>, gate: &Gate, tree: &Tree, base: &str) -> Result<Finished, Failure> {
     let argv = ["sh", "-c", &gate.run].map(OsString::from);
-    let sandbox = tree.sandbox(&argv, Reach { network: gate.network.unwrap_or(false), ..Reach::default() });
+    let sandbox =
+        tree.sandbox(&argv, Reach { network: gate.network.unwrap_or(false), is_gate: true, ..Reach::default() });
     let mut command = Command::new(argv, tree.dir(), gate.timeout.0).confined(sandbox);
     command.env = gates.claim.environment(base, &[]);
     let done = process::run(&command).await.map_err(|error| not_started(&error))?;
-    match could_not_run(gate, &done, changed) {
-        Some((kind, why)) => Err(Failure::new(kind, why)),
+    match could_not_run(gate, &done, tree) {
+        Some((kind, why)) => Err(Failure::new(kind, gates.secrets.hide(&why))),
         None => Ok(done),
     }
 }
@@ -213,19 +220,29 @@ fn ending(exit: Exit, timeout: Duration) -> String {
     }
 }
 
-/// What a gate's command is made of, as the names of files in its tree.
-fn words(gate: &Gate) -> Vec<String> {
-    let plain = |word: &str| word.trim_matches(['"', '\'', ';']).trim_start_matches("./").to_owned();
-    gate.run.split_whitespace().map(plain).collect()
+/// Whether a gate's command names what the change brings and the base does not have: there it fails for want of it, which
+/// excuses nothing.
+async fn brings(gates: &Gates<'_>, gate: &Gate, base: &str, changed: &[String]) -> Result<bool, Failure> {
+    let is_changed = |path: &String| changed.iter().any(|file| file == path || file.starts_with(&format!("{path}/")));
+    for path in programs::paths(gate).iter().filter(|path| is_changed(path)) {
+        if !gates.bases.mirror.holds(base, path).await.map_err(|error| error.failure())? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
-/// Why a gate says nothing about the change: its program is not there, the disk is full, or somebody killed it, which is
-/// what a system does that is out of memory.
-fn could_not_run(gate: &Gate, done: &Finished, changed: &[String]) -> Option<(FailureKind, String)> {
+/// Why a gate says nothing about the change: the disk is full, or somebody killed it, which is what a system does that is
+/// out of memory.
+fn could_not_run(gate: &Gate, done: &Finished, tree: &Tree) -> Option<(FailureKind, String)> {
     let output = done.output_text();
-    let said = tail(&output, 600);
-    if !done.exit.is_ok() && tail(&output, 4_000).contains("No space left on device") {
-        return Some((FailureKind::Configuration, format!("the gate `{}` ran out of disk space: {said}", gate.name)));
+    let said = tail(&output, SAID);
+    if !done.exit.is_ok() && disk::is_full(tree.dir(), tail(&output, 4_000)) {
+        let why = format!(
+            "the gate `{}` ran out of disk space: {said}\n  make room on the disk of the worker's folder (workers.dir)",
+            gate.name
+        );
+        return Some((FailureKind::Configuration, why));
     }
     // A shell tells of a child that was killed by 128 and the signal's number.
     if matches!(done.exit, Exit::Signal(KILL) | Exit::Code(KILLED)) {
@@ -235,18 +252,25 @@ fn could_not_run(gate: &Gate, done: &Finished, changed: &[String]) -> Option<(Fa
         );
         return Some((FailureKind::Crash, why));
     }
-    // Where the change touches the very file that the gate runs, the change is what broke it.
-    let is_of_the_change = words(gate).iter().any(|word| changed.contains(word));
-    let cannot = matches!(done.exit, Exit::Code(126 | 127)) && !is_of_the_change;
-    cannot.then(|| {
-        let why = format!(
-            "the gate `{}` cannot run `{}`: {said}\n  install what it needs, or correct [[gates]]",
-            gate.name, gate.run
-        );
-        (FailureKind::Configuration, why)
-    })
+    None
 }
 
+/// Of a gate that the base does not run either, for want of the same programs.
+fn cannot_run(gate: &Gate, output: &str) -> Failure {
+    let (run, said) = (gate.run.chars().take(200).collect::<String>(), tail(output, SAID));
+    let why = format!(
+        "the gate `{}` cannot run `{run}`, on the untouched base as well: {said}\n  install what it needs where the worker runs, or correct [[gates]]",
+        gate.name
+    );
+    Failure::new(FailureKind::Configuration, why)
+}
+
+/// The name of a gate's log: no two gates have one, whatever letters files may have.
 fn file_name(gate: &str) -> String {
-    gate.chars().map(|c| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '-' }).collect()
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    if gate.chars().all(is_plain) {
+        return gate.to_owned();
+    }
+    let plain: String = gate.chars().map(|c| if is_plain(c) { c } else { '-' }).collect();
+    format!("{plain}.{}", &digest(gate)[..8])
 }

@@ -5,10 +5,12 @@
 //! - [`names`]: branches and commits, checked before git sees them
 //! - [`mirror`]: the worker's own bare copy of a repository: fetch and push
 //! - [`tree`]: the folder that an attempt works in
+//! - `leavings`: what an agent left that git must not come across
 //! - `trash`: removes trees and mirrors without making anybody wait
 //! - `housekeeping`: keeps the mirrors small
 //! - [`change`]: snapshots, diffs, patch ids and merges
 //! - [`contents`]: the changed files as they are now
+//! - [`leaks`]: secrets in a change
 //! - [`entries`]: what a change consists of
 //! - [`history`]: what the commits of a branch tell
 //! - [`landing`](mod@landing): what a landing makes: a change brought onto another commit, and the commits there
@@ -20,16 +22,20 @@ pub mod run;
 pub mod names;
 pub mod mirror;
 pub mod tree;
+mod leavings;
 mod trash;
 pub(crate) mod housekeeping;
 pub mod change;
 pub mod contents;
+pub mod leaks;
 pub mod entries;
 pub mod history;
 pub mod landing;
 
 pub use change::Merge;
 pub use contents::{ChangedFile, Content};
+pub use leaks::Leak;
+pub use leavings::{Refused, Why};
 pub use mirror::{Expected, Mirror, Push, require_branch};
 pub use tree::Tree;
 
@@ -61,12 +67,14 @@ pub enum GitError {
     #[error("`{0}` is not the address of a repository; give a path, or a URL with file, http, https, ssh or git")]
     Address(String),
     /// There is no repository.
-    #[error("there is no git repository at {url}: {stderr}\n  correct the task's repository, or `git init` there")]
+    #[error("there is no git repository at {url}: {stderr}\n  correct the task's repository, or {advice}")]
     NoRepository {
         /// Where it was looked for.
         url: String,
         /// What git said.
         stderr: String,
+        /// What else may be done.
+        advice: String,
     },
     /// There is no such branch.
     #[error("{url} has no branch `{branch}`; {}", existing(branch, branches))]
@@ -90,13 +98,15 @@ pub enum GitError {
     },
     /// Whoever holds the repository does not know this worker, or not any more.
     #[error(
-        "{url} does not let this worker in: {stderr}\n  its token, password or key is missing, has expired or lacks the right: renew the one in the repository's address, or the key that the ssh agent holds"
+        "{url} does not let this worker in: {stderr}\n  its token, password or key is missing, has expired or lacks the right: {advice}"
     )]
     Denied {
         /// The repository.
         url: String,
         /// What git said.
         stderr: String,
+        /// Where a new one goes.
+        advice: String,
     },
     /// Git ended with an error.
     #[error("git {what} on {place} {exit}: {stderr}")]

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use refile_core::Outcome;
@@ -20,6 +21,9 @@ use crate::land::pull_request::propose;
 use crate::land::{LandJob, Leases, land_together};
 use crate::worker::Worker;
 use crate::workspace::Site;
+
+/// After how long a store that is away is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What a job waits for.
 struct Waiting {
@@ -151,13 +155,14 @@ impl Leases for Held<'_> {
     async fn held(&self, jobs: &[usize]) -> Vec<bool> {
         let members: Vec<&Member> = jobs.iter().map(|job| &self.members[*job]).collect();
         let leases: Vec<Lease> = members.iter().map(|member| member.claim.lease.clone()).collect();
-        let stands = match self.worker.store.extend(&leases, self.worker.config.workers.lease.0).await {
-            Ok(states) => states.into_iter().map(|state| state == LeaseState::Held).collect(),
-            Err(error) => {
-                // Nobody can have taken a job by a store that is away, unless it has just come back: the trailer tells then.
-                tracing::debug!(%error, "whether the jobs are still this worker's is not known");
-                vec![true; leases.len()]
+        let length = self.worker.config.workers.lease.0;
+        let stands: Vec<bool> = loop {
+            match self.worker.store.extend(&leases, length).await {
+                Ok(states) => break states.into_iter().map(|state| state == LeaseState::Held).collect(),
+                // Others may see a store that this worker does not, and may have taken the jobs or called them off.
+                Err(error) => tracing::warn!(%error, "nothing is pushed before the store says whose the jobs are"),
             }
+            tokio::time::sleep(ASK_AGAIN).await;
         };
         stands
             .into_iter()

@@ -6,6 +6,7 @@
 //! - [`process`]: one command, in a process group of its own
 //! - [`git`]: mirrors, trees, snapshots and merges; the only place that runs git
 //! - `spares`: trees that are checked out ahead
+//! - [`secrets`]: what must not show in what is kept
 //! - [`workspace`]: where mirrors and the attempts' trees lie
 //! - [`agent`]: runs a coder's agent on its prompt
 //! - [`gates`]: checks that need no model
@@ -19,6 +20,7 @@
 //! - [`backpressure`]: what the whole fleet knows of its providers
 //! - [`worker`]: what a worker is made of
 //! - `landings`: land jobs that were claimed together
+//! - `leftovers`: attempt branches of tasks that are over
 //! - [`executor`]: a claimed job, made into values for the parts above
 //! - [`pool`]: the claim loop: leases, heartbeats, shutdown
 //! - [`service`]: a worker as a process
@@ -26,6 +28,7 @@
 pub mod process;
 pub mod git;
 mod spares;
+pub mod secrets;
 pub mod workspace;
 pub mod agent;
 pub mod gates;
@@ -37,6 +40,7 @@ pub mod land;
 pub mod backpressure;
 pub mod worker;
 mod landings;
+mod leftovers;
 pub mod executor;
 pub mod pool;
 pub mod service;

@@ -5,40 +5,45 @@
 //!
 //! # Layout
 //! - `sandbox`: what a command may reach and use up
+//! - `etc`: what of `/etc` is shown where the worker is root
 //! - `probe`: tries the sandbox at the start, and says what holds
 //! - `cgroup`: control groups, where they can be made
 //! - `capture`: the beginning and the end of an output
+//! - `secrets`: what must not show in it
 //! - `groups`: process groups, and the watchdog
 
 mod sandbox;
+mod etc;
 mod probe;
 mod cgroup;
 mod capture;
+mod secrets;
 mod groups;
 mod talk;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
-use capture::Capture;
 pub use capture::Limits;
+pub(crate) use capture::Output;
 use groups::Group;
 pub use groups::kill_all;
 pub(crate) use sandbox::GIVEN;
 pub use sandbox::{Guard, Prepared, Reach, Sandbox};
+pub use secrets::Secrets;
+pub(crate) use secrets::Veil;
 pub use talk::Talk;
 
 /// How long a command may go on after SIGTERM, and how long its pipes are read after its end.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The variables that every command gets where the worker has them, beside all that begin with `LC_`.
-const ALLOWED: &[&str] = &["PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR", "TZ", "SHELL"];
+pub(crate) const ALLOWED: &[&str] = &["PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR", "TZ", "SHELL"];
 
 /// A command to run.
 #[derive(Debug, Clone)]
@@ -55,6 +60,10 @@ pub struct Command {
     pub timeout: Duration,
     /// How much of its output is kept.
     pub limits: Limits,
+    /// How much of its standard output is kept by itself, where that is read and not shown.
+    pub stdout_limits: Option<Limits>,
+    /// What must not show in its output. It is hidden before anything is cut.
+    pub secrets: Secrets,
     /// What it may reach and use up; nothing for all that the worker may.
     pub sandbox: Option<Sandbox>,
     /// It is asked to end (SIGTERM) where it would be killed otherwise, and the watchdog leaves it alone: it holds locks that
@@ -72,6 +81,8 @@ impl Command {
             stdin: Vec::new(),
             timeout,
             limits: Limits::default(),
+            stdout_limits: None,
+            secrets: Secrets::default(),
             sandbox: None,
             holds_locks: false,
         }
@@ -99,22 +110,6 @@ pub fn environment(asked: &[String]) -> Vec<(OsString, OsString)> {
             wanted && !name.starts_with("REFILE_")
         })
         .collect()
-}
-
-/// The text without the values of the variables that were asked for: they may be keys, and logs are kept.
-pub fn without_secrets(text: &str, asked: &[String]) -> String {
-    /// Shorter values are words such as `1` or `true`.
-    const SHORTEST: usize = 6;
-    let mut text = text.to_owned();
-    for name in asked {
-        if let Ok(value) = std::env::var(name)
-            && value.len() >= SHORTEST
-            && !ALLOWED.contains(&name.as_str())
-        {
-            text = text.replace(&value, &format!("[{name}]"));
-        }
-    }
-    text
 }
 
 /// The last `max` characters of a text.
@@ -170,6 +165,8 @@ pub struct Finished {
     pub output: Vec<u8>,
     /// Whether some of the output was left out.
     pub cut: bool,
+    /// Whether some of standard output by itself was.
+    pub stdout_cut: bool,
     /// How long it ran.
     pub wall: Duration,
 }
@@ -226,23 +223,16 @@ pub enum ProcessError {
     },
 }
 
-/// What the two readers write into.
-struct Captures {
-    stdout: Capture,
-    stderr: Capture,
-    both: Capture,
-}
-
 /// Runs a command to its end. When the future is dropped, the command and everything it started in its group is killed.
 pub async fn run(command: &Command) -> Result<Finished, ProcessError> {
+    run_into(command, &Output::of(command)).await
+}
+
+/// The same, where somebody looks at its output while it runs.
+pub(crate) async fn run_into(command: &Command, output: &Output) -> Result<Finished, ProcessError> {
     let started = Instant::now();
     let (mut child, bounds) = start(command)?;
     let group = Group::new(child.id(), command.holds_locks);
-    let captures = Mutex::new(Captures {
-        stdout: Capture::new(command.limits),
-        stderr: Capture::new(command.limits),
-        both: Capture::new(command.limits),
-    });
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let talk = async {
         let write = async {
@@ -251,7 +241,7 @@ pub async fn run(command: &Command) -> Result<Finished, ProcessError> {
                 let _ = stdin.write_all(&command.stdin).await;
             }
         };
-        tokio::join!(write, read(stdout, &captures, |c| &mut c.stdout), read(stderr, &captures, |c| &mut c.stderr),);
+        tokio::join!(write, read(stdout, |piece| output.stdout(piece)), read(stderr, |piece| output.stderr(piece)));
     };
     tokio::pin!(talk);
     let mut talked = false;
@@ -292,15 +282,7 @@ pub async fn run(command: &Command) -> Result<Finished, ProcessError> {
         // A process that left the group may hold the pipes open for ever.
         let _ = tokio::time::timeout(GRACE, &mut talk).await;
     }
-    let mut captures = captures.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(Finished {
-        exit: exit.unwrap_or(Exit::TimedOut),
-        cut: captures.both.is_cut() || captures.stdout.is_cut(),
-        stdout: captures.stdout.take(),
-        stderr: captures.stderr.take(),
-        output: captures.both.take(),
-        wall: started.elapsed(),
-    })
+    Ok(output.finish(exit.unwrap_or(Exit::TimedOut), started.elapsed()))
 }
 
 fn program(command: &Command) -> String {
@@ -367,17 +349,11 @@ fn not_started(command: &Command, source: std::io::Error) -> ProcessError {
     }
 }
 
-async fn read(
-    stream: Option<impl AsyncRead + Unpin>,
-    captures: &Mutex<Captures>,
-    own: fn(&mut Captures) -> &mut Capture,
-) {
+async fn read(stream: Option<impl AsyncRead + Unpin>, take: impl Fn(&[u8])) {
     let Some(mut stream) = stream else { return };
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(n @ 1..) = stream.read(&mut buffer).await {
-        let mut captures = captures.lock().unwrap_or_else(PoisonError::into_inner);
-        own(&mut captures).push(&buffer[..n]);
-        captures.both.push(&buffer[..n]);
+        take(&buffer[..n]);
     }
 }
 

@@ -20,6 +20,7 @@ use crate::git::{Mirror, names};
 use crate::judge::packet::{self, Inputs, Packet};
 use crate::judge::{Opinion, command, llm};
 use crate::llm::Client;
+use crate::process::Secrets;
 use crate::workspace::Site;
 
 /// All that a review needs.
@@ -262,12 +263,25 @@ async fn judge(
             return Err(Failure::new(FailureKind::Configuration, detail));
         }
     };
-    let Opinion { verdict, reply, calls, usage } = opinion;
+    let Opinion { verdict, reply, calls, usage } = hidden(opinion, site.workspace.secrets());
     (asked.usage, asked.calls) = (usage, calls);
     if let Some(reply) = reply {
         asked.reply = Some(site.shelf.put(&format!("{of}.txt"), reply).await.map_err(artifact)?);
     }
     if reviewer.require.verdict == Answer::Fail { verdict.map(turned) } else { verdict }
+}
+
+/// An opinion without the secrets that a reviewer may have come across.
+fn hidden(opinion: Opinion, secrets: &Secrets) -> Opinion {
+    let verdict = match opinion.verdict {
+        Ok(verdict) => Ok(Verdict {
+            required_change: secrets.hide(&verdict.required_change),
+            critique: secrets.hide(&verdict.critique),
+            ..verdict
+        }),
+        Err(failure) => Err(Failure { detail: secrets.hide(&failure.detail), ..failure }),
+    };
+    Opinion { verdict, reply: opinion.reply.map(|reply| secrets.hide(&reply)), ..opinion }
 }
 
 /// Asks a model; where it refuses, the reviewer's other model. Both share the review's time.

@@ -14,8 +14,10 @@ use refile_telemetry::{Health, Metrics};
 use crate::backpressure::Backpressure;
 use crate::executor::AtWork;
 use crate::landings::Landings;
+use crate::leftovers::Leftovers;
 use crate::llm::Client;
 use crate::pool::Pool;
+use crate::secrets;
 use crate::workspace::Workspace;
 
 /// What a worker does.
@@ -79,7 +81,7 @@ impl Worker {
         let limits = Arc::new(limits(&self.config, &self.queues));
         let backpressure = Arc::new(Backpressure::new(self.store.clone(), self.config.clone(), limits));
         let forges = Arc::new(Forges::new(self.config.clone()));
-        let workspace = self.workspace.clone().with_forges(forges.clone());
+        let workspace = self.workspace.clone().with_forges(forges.clone()).keeping(secrets::of(&self.config));
         let worker = Arc::new(Self { client: self.client.behind(backpressure.clone()), workspace, ..self });
         Pool {
             store: worker.store.clone(),
@@ -91,7 +93,13 @@ impl Worker {
             concurrency: worker.concurrency,
             lease: worker.config.workers.lease.0,
             grace: worker.config.workers.grace.0,
-            agent: Arc::new(AtWork { worker, backpressure, forges, landings: Landings::default() }),
+            agent: Arc::new(AtWork {
+                worker,
+                backpressure,
+                forges,
+                landings: Landings::default(),
+                leftovers: Leftovers::default(),
+            }),
         }
     }
 }

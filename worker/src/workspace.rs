@@ -11,7 +11,7 @@ use refile_forge::Forges;
 use refile_store::artifacts::Shelf;
 
 use crate::git::{self, GitError, Mirror, Tree, housekeeping, names, tree};
-use crate::process::{self, Guard};
+use crate::process::{self, Guard, Secrets};
 use crate::spares::Spares;
 
 /// How often the mirrors are looked at.
@@ -28,9 +28,10 @@ pub struct Workspace {
     dir: PathBuf,
     forges: Option<Arc<Forges>>,
     guard: Option<Arc<Guard>>,
-    /// How large the mirrors may be together, in bytes.
+    /// How large all that lies in the folder may be, in bytes.
     max_bytes: u64,
     spares: Spares,
+    secrets: Secrets,
     /// When the mirrors were looked at last.
     kept: Arc<Mutex<Option<Instant>>>,
 }
@@ -99,7 +100,7 @@ impl Claim<'_> {
 }
 
 /// A repository's address as git can reach it from anywhere: a relative path is one from the configuration's folder.
-fn repository(config_dir: &Path, url: &str) -> String {
+pub(crate) fn repository(config_dir: &Path, url: &str) -> String {
     if !names::is_local(url) || url.starts_with("file://") || url.starts_with('-') {
         return url.to_owned();
     }
@@ -114,7 +115,15 @@ impl Workspace {
         let dir = dir.canonicalize().map_err(GitError::folder("find", dir))?;
         tree::sweep(&dir.join("trees"));
         let spares = Spares::open(dir.join("spares"));
-        Ok(Self { dir, forges: None, guard: None, max_bytes: u64::MAX, spares, kept: Arc::default() })
+        Ok(Self {
+            dir,
+            forges: None,
+            guard: None,
+            max_bytes: u64::MAX,
+            spares,
+            secrets: Secrets::default(),
+            kept: Arc::default(),
+        })
     }
 
     /// The same folder, where git gets in as the fleet of this configuration does.
@@ -129,16 +138,32 @@ impl Workspace {
         Self { forges: Some(forges), ..self }
     }
 
+    /// The same folder, for work in which these secrets must not show.
+    #[must_use]
+    pub fn keeping(self, secrets: Secrets) -> Self {
+        Self { secrets, ..self }
+    }
+
+    /// The secrets that must not show in what is kept.
+    pub(crate) fn secrets(&self) -> &Secrets {
+        &self.secrets
+    }
+
     /// The same folder, whose trees' commands are confined and whose mirrors are bounded.
     #[must_use]
     pub fn guarded(self, guard: Arc<Guard>, max_bytes: u64) -> Self {
         Self { guard: Some(guard), max_bytes, ..self }
     }
 
-    /// Brings the mirrors below their bound and tidies each up.
+    /// How the commands of its trees are confined, as a text that differs where a command may end differently.
+    pub(crate) fn terms(&self) -> String {
+        self.guard.as_ref().map(|guard| guard.terms()).unwrap_or_default()
+    }
+
+    /// Brings the folder below its bound and tidies each mirror up.
     pub async fn keep_house(&self) {
         self.spares.tidy();
-        housekeeping::keep(&self.dir.join("mirrors"), self.max_bytes).await;
+        housekeeping::keep(&self.dir, self.max_bytes).await;
     }
 
     /// Does so in the background where it was long ago.

@@ -20,8 +20,9 @@ fn attempt(place: &Place, mode: &str, change: impl FnOnce(&mut Agent)) -> Try<'s
     std::fs::create_dir_all(&outside).unwrap();
     std::fs::write(outside.join("secret.txt"), "c4nary").unwrap();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scripts/acp_agent.py");
-    let command = ["python3", script, mode, outside.to_str().unwrap()].map(str::to_owned).to_vec();
-    let mut agent = Agent { kind: AgentType::Acp, command, timeout: Span::seconds(60), ..Agent::default() };
+    let command = ["python3", script].map(str::to_owned).to_vec();
+    let args = [mode, outside.to_str().unwrap()].map(str::to_owned).to_vec();
+    let mut agent = Agent { kind: AgentType::Acp, command, args, timeout: Span::seconds(60), ..Agent::default() };
     change(&mut agent);
     Try { agent, ..Try::script("") }
 }
@@ -155,7 +156,7 @@ async fn one_that_hangs_is_asked_to_stop_and_then_killed_with_its_children() {
 }
 
 #[tokio::test]
-async fn one_whose_lease_is_lost_is_killed_with_its_children() {
+async fn one_whose_lease_is_lost_is_asked_to_stop_and_killed_with_its_children() {
     let place = std::sync::Arc::new(Place::new());
     let outside = place.root.path().join("outside");
     let attempt = attempt(&place, "hang", |_| {});
@@ -167,5 +168,46 @@ async fn one_whose_lease_is_lost_is_killed_with_its_children() {
     running.abort();
     assert!(running.await.unwrap_err().is_cancelled());
     until("its processes end", || pids(&outside).iter().all(|pid| is_dead(pid))).await;
+    assert_eq!(std::fs::read_to_string(outside.join("cancelled")).unwrap(), "s-1");
     assert_eq!(std::fs::read_dir(place.workspace.dir().join("trees")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn what_one_says_is_kept_while_it_works_and_after_it_was_killed() {
+    let place = std::sync::Arc::new(Place::new());
+    let attempt = attempt(&place, "says", |a| a.env = vec!["CARGO_MANIFEST_DIR".to_owned()]);
+    let running = tokio::spawn({
+        let place = place.clone();
+        async move { attempt.run(&place, &task(&place, "t1")).await }
+    });
+    let file = place.root.path().join("artifacts/t1/change/1-10/transcript.log");
+    let kept = || std::fs::read_to_string(&file).unwrap_or_default();
+    until("its words are kept", || kept().contains("I look around.")).await;
+    assert!(kept().contains("> Read a.txt") && !running.is_finished(), "{}", kept());
+    running.abort();
+    assert!(running.await.unwrap_err().is_cancelled());
+    assert!(kept().contains("I look around.") && !kept().contains("still being said /"), "{}", kept());
+}
+
+/// The most memory that this process ever had, in MiB.
+fn most_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
+}
+
+#[tokio::test]
+async fn however_much_one_says_and_asks_the_worker_keeps_little() {
+    let place = Place::new();
+    place.commit(&[("large.txt", &"x".repeat(15 << 20))]);
+    let task = task(&place, "t1");
+    // Its updates have names of 20 MB each, 400 MB together.
+    let outcome = attempt(&place, "flood", |a| a.timeout = Span::seconds(200)).run(&place, &task).await;
+    let Outcome::Coded { change, .. } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(change.summary, "That was much.");
+    // It asks for 450 MB of answers and takes none of them.
+    let outcome = attempt(&place, "greedy", |a| a.timeout = Span::seconds(10)).run(&place, &task).await;
+    let Outcome::AgentFailed { failure, .. } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(failure.kind, FailureKind::Timeout, "{failure}");
+    assert!(most_memory() < 350, "{} MiB", most_memory());
 }

@@ -104,18 +104,18 @@ async fn gates_stop_at_the_first_failure_unless_told_to_go_on() {
 async fn a_gate_that_cannot_run_is_not_the_coders_fault_unless_it_is() {
     let place = Place::new();
     place.commit(&[("check.sh", "true\n")]);
-    let task = task(&place, "t1");
+    let (another, task) = (task(&place, "t2"), task(&place, "t1"));
     let mut attempt = Try::script("echo x > new.txt");
-    attempt.gates = vec![gate("test", "no-such-program --all")];
+    attempt.gates = vec![gate("test", "true; no-such-program --all")];
     let outcome = attempt.run(&place, &task).await;
     let Outcome::AgentFailed { failure, transcript, usage, .. } = outcome else { panic!("{outcome:?}") };
     assert_eq!(failure.kind, FailureKind::Configuration);
-    assert!(failure.detail.contains("`test` cannot run `no-such-program --all`"), "{failure}");
+    assert!(failure.detail.contains("`test` cannot run `true; no-such-program --all`"), "{failure}");
     assert!(transcript.is_some() && usage.wall_ms > 0);
 
     attempt = Try::script("git rm -q check.sh");
     attempt.gates = vec![gate("test", "./check.sh")];
-    let outcome = attempt.run(&place, &task).await;
+    let outcome = attempt.run(&place, &another).await;
     let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
     assert_eq!(names(&gates).last(), Some(&("test", false)));
 }

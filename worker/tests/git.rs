@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use common::{Place, git};
 use refile_core::TaskId;
-use refile_worker::git::{Expected, GitError, Push, Tree};
+use refile_worker::git::{Expected, GitError, Push, Refused, Tree, Why};
 use refile_worker::workspace::Claim;
 
 async fn tree(place: &Place, fence: u64, base: &str, start: &str) -> Tree {
@@ -203,8 +203,37 @@ async fn a_submodule_stays_what_it_was() {
     git(tree.dir(), &["init", "-q", "sub"]);
     std::fs::write(tree.dir().join("sub/x"), "x").unwrap();
     assert_eq!(tree.write().await.unwrap(), mirror.tree_of(&base).await.unwrap());
+    // What is no part of the change is named.
+    assert_eq!(tree.refused(), [Refused { path: "sub".to_owned(), why: Why::InSubmodule }]);
     std::fs::remove_dir_all(tree.dir().join("sub")).unwrap();
     assert_eq!(tree.write().await.unwrap(), mirror.tree_of(&base).await.unwrap());
+    assert!(tree.refused().is_empty());
+}
+
+#[tokio::test]
+async fn locks_that_a_crash_left_in_a_mirror_are_removed_and_young_ones_are_not() {
+    let place = Place::new();
+    let mirror = place.mirror().await;
+    mirror.fetch("main").await.unwrap();
+    let dir = mirror.git().dir();
+    let age = |name: &str, seconds: u64| {
+        let file = std::fs::File::create(dir.join(name)).unwrap();
+        file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(seconds)).unwrap();
+    };
+    place.commit(&[("a.txt", "more\n")]);
+    age("refs/refile/main.lock", 60);
+    assert_eq!(mirror.fetch("main").await.unwrap(), place.head("main"));
+    // Housekeeping takes attempt branches away, for which it writes `packed-refs`.
+    git(&place.origin, &["branch", "refile/t1/change/1-1"]);
+    mirror.fetch("refile/t1/change/1-1").await.unwrap();
+    git(dir, &["pack-refs", "--all"]);
+    age("packed-refs.lock", 60);
+    place.workspace.keep_house().await;
+    assert_eq!(git(dir, &["for-each-ref", "--format=%(refname)"]), "refs/refile/main");
+    place.commit(&[("a.txt", "again\n")]);
+    age("refs/refile/main.lock", 0);
+    let error = mirror.fetch("main").await.unwrap_err();
+    assert!(error.to_string().contains("main.lock': File exists"), "{error}");
 }
 
 #[tokio::test]

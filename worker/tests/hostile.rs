@@ -2,16 +2,19 @@
 //!
 //! The commands are those of `worker/src/git`: `version`, `init`, `fetch`, `ls-remote`, `push`, `rev-parse`, `cat-file`,
 //! `merge-base`, `commit-tree`, `diff-tree`, `patch-id`, `merge-tree`, `grep`, `log`, `read-tree`, `checkout-index`, `add`,
-//! `write-tree`, `ls-files`, `check-attr`, `gc`, `for-each-ref`, `update-ref`, `rev-list` and `hash-object`. [`every_command_is_run`] holds that the list is whole.
+//! `write-tree`, `ls-files`, `check-attr`, `check-ignore`, `gc`, `for-each-ref`, `update-ref`, `rev-list` and
+//! `hash-object`. [`every_command_is_run`] holds that the list is whole and that each is run.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
+#[path = "hostile/ruined.rs"]
+mod ruined;
 #[path = "hostile/traps.rs"]
 mod traps;
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -45,6 +48,7 @@ const COMMANDS: &[&str] = &[
     "write-tree",
     "ls-files",
     "check-attr",
+    "check-ignore",
     "gc",
     "for-each-ref",
     "update-ref",
@@ -90,6 +94,10 @@ async fn host(place: &Place, mirror: &Mirror, tree: &Tree, base: &str, fence: u6
     tree.kept_with_lfs(&files).await.unwrap();
     mirror.patch_id(base, &head).await.unwrap();
     let merge = mirror.bring(&now, base, &head).await.unwrap();
+    // The base moves on in the same file: then contents are merged.
+    place.commit(&[("b.txt", "theirs\n")]);
+    let moved = mirror.fetch("main").await.unwrap();
+    mirror.bring(&moved, base, &head).await.unwrap();
     assert!(mirror.is_before(base, &head).await.unwrap());
     let commits = mirror.commits(base, &head).await.unwrap();
     mirror.commit_by(&merge.tree, &now, &commits[0].author, &commits[0].message).await.unwrap();
@@ -141,8 +149,25 @@ async fn nothing_that_a_repository_or_an_agent_holds_runs_on_the_host() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-#[test]
-fn every_command_is_run() {
+/// Notes the subcommands that the worker runs, by what only the worker sets, and becomes the real git.
+const NOTE: &str = r#"#!/bin/sh
+if [ -n "$GIT_NO_REPLACE_OBJECTS" ]; then
+    for word; do
+        case $skip$word in
+        -c) skip=1 ;;
+        1*) skip= ;;
+        *) echo "$word" >> "$0.commands"; echo "$word $GIT_SSH_COMMAND $*" >> "$0.calls"; break ;;
+        esac
+    done
+fi
+exec REAL "$@"
+"#;
+
+/// Set where the test runs again with the noting git.
+const NOTING: &str = "REFILE_TEST_NOTING";
+
+/// The subcommands that the sources name.
+fn named_in_the_sources() -> BTreeSet<String> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/git");
     let mut used = BTreeSet::new();
     for file in std::fs::read_dir(&sources).unwrap().flatten() {
@@ -157,15 +182,56 @@ fn every_command_is_run() {
             }
         }
     }
-    let git = |word: &String| {
-        Command::new("git").args(["help", "-a"]).output().is_ok_and(|out| {
-            String::from_utf8_lossy(&out.stdout).lines().any(|line| line.split_whitespace().next() == Some(word))
-        })
-    };
-    let used: BTreeSet<String> = used.into_iter().filter(git).collect();
+    let listed = Command::new("git").args(["help", "-a"]).output().unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let is_git = |word: &String| listed.lines().any(|line| line.split_whitespace().next() == Some(word));
+    used.into_iter().filter(is_git).collect()
+}
+
+#[tokio::test]
+async fn every_command_is_run() {
+    if std::env::var_os(NOTING).is_some() {
+        let place = Place::bare();
+        let mirror = place.mirror().await;
+        let base = mirror.fetch("main").await.unwrap();
+        let attempt = tree(&place, &mirror, 1, &base, &base).await;
+        // What git does not take, what it might ignore, and what may be kept with LFS have commands of their own.
+        sh(
+            attempt.dir(),
+            "ln -s a.txt gitmod~1; mkfifo pipe; echo '*.x text' > .gitattributes",
+            Path::new("/dev/null"),
+        );
+        host(&place, &mirror, &attempt, &base, 1).await;
+        mirror.leaks(&base, &base, &[("KEY".to_owned(), "canary-of-nobody".to_owned())]).await.unwrap();
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let noting = dir.path().join("git");
+    let path = std::env::var_os("PATH").unwrap();
+    let git = std::env::split_paths(&path).map(|dir| dir.join("git")).find(|program| program.is_file()).unwrap();
+    std::fs::write(&noting, NOTE.replace("REAL", git.to_str().unwrap())).unwrap();
+    std::fs::set_permissions(&noting, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path =
+        std::env::join_paths(std::iter::once(dir.path().to_owned()).chain(std::env::split_paths(&path))).unwrap();
+    let again = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "every_command_is_run", "--nocapture"])
+        .env(NOTING, "1")
+        .env("PATH", path)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&again.stdout).into_owned() + &String::from_utf8_lossy(&again.stderr);
+    assert!(again.status.success() && said.contains("1 passed"), "{said}");
+    let read = |of: &str| std::fs::read_to_string(dir.path().join(format!("git.{of}"))).unwrap();
+    let ran: BTreeSet<String> = read("commands").lines().map(str::to_owned).collect();
     let known: BTreeSet<String> = COMMANDS.iter().map(|c| (*c).to_owned()).collect();
+    assert_eq!(ran, known, "what is run, and what the suite knows of");
+    let used = named_in_the_sources();
     assert!(used.is_subset(&known), "not in the suite: {:?}", used.difference(&known).collect::<Vec<_>>());
     assert!(used.len() > 15, "{used:?}");
+    // A server that is gone is given up.
+    let calls = read("calls");
+    let fetch = calls.lines().find(|call| call.starts_with("fetch ")).unwrap();
+    assert!(fetch.contains("http.lowSpeedTime=60") && fetch.contains("ConnectTimeout=30"), "{fetch}");
 }
 
 #[tokio::test]
@@ -192,7 +258,7 @@ async fn links_and_alternates_bring_nothing_of_the_host_into_a_change() {
     let mut files = mirror.files(&base, &head).await.unwrap();
     files.sort();
     assert_eq!(files, ["a.txt", "folder", "link", "new\nline"]);
-    let mut refused = attempt.refused();
+    let mut refused: Vec<String> = attempt.refused().into_iter().map(|refused| refused.path).collect();
     refused.sort();
     assert_eq!(refused, [".Git ", "git~1"]);
 }

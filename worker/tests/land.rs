@@ -7,6 +7,7 @@ mod common;
 use common::fleet::{Try, approval, gate, land_change, land_with, task};
 use common::{Place, git};
 use refile_core::failure::FailureKind;
+use refile_core::task::Approval;
 use refile_core::{Event, Outcome, Policy, Timestamp, decide};
 
 fn landed(outcome: Outcome) -> String {
@@ -123,11 +124,39 @@ async fn what_was_not_approved_does_not_land() {
     other.patch_id = "0".repeat(40);
     let outcome = land_with(&place, &task, &change, &other, &[]).await;
     assert!(matches!(&outcome, Outcome::LandingFailed { failure } if failure.kind == FailureKind::Repository));
-    git(&place.origin, &["update-ref", &format!("refs/heads/{}", change.branch), "main"]);
-    let outcome = land_change(&place, &task, &change).await;
+    let other = Approval { head: base.clone(), ..approval(&change) };
+    let outcome = land_with(&place, &task, &change, &other, &[]).await;
     let Outcome::LandingFailed { failure } = outcome else { panic!("{outcome:?}") };
     assert!(failure.detail.contains("what was approved is"), "{failure}");
     assert_eq!(place.head("main"), base);
+}
+
+/// Somebody pushes to the branch of an approved attempt: what is there now is reviewed again, if it fits and passes.
+#[tokio::test]
+async fn what_was_pushed_onto_an_approved_attempt_is_reviewed_again() {
+    let place = Place::bare();
+    let task = task(&place, "t1");
+    let base = place.head("main");
+    let change = Try::script("echo x > new.txt").change(&place, &task).await;
+    let by_hand = tempfile::tempdir().unwrap();
+    let origin = place.origin.to_str().unwrap();
+    git(by_hand.path(), &["clone", "--quiet", "--branch", &change.branch, origin, "."]);
+    std::fs::write(by_hand.path().join("new.txt"), "x, by hand\n").unwrap();
+    git(by_hand.path(), &["commit", "--quiet", "--all", "--message=By hand"]);
+    git(by_hand.path(), &["push", "--quiet", "origin", &change.branch]);
+    let gates = [gate("look", "! grep bad new.txt")];
+    let outcome = land_with(&place, &task, &change, &approval(&change), &gates).await;
+    let Outcome::Rebased { change: now } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(place.head("main"), base, "nothing lands before it is reviewed");
+    assert_eq!(place.show(&format!("{}:new.txt", now.head)), "x, by hand");
+    assert!(now.branch != change.branch && now.patch_id != change.patch_id, "{now:?}");
+    assert_eq!(now.base_commit, base);
+
+    std::fs::write(by_hand.path().join("new.txt"), "bad\n").unwrap();
+    git(by_hand.path(), &["commit", "--quiet", "--all", "--message=By hand"]);
+    git(by_hand.path(), &["push", "--quiet", "origin", &change.branch]);
+    let outcome = land_with(&place, &task, &change, &approval(&change), &gates).await;
+    assert!(matches!(&outcome, Outcome::LandingRejected { gate } if gate.name == "look"), "{outcome:?}");
 }
 
 #[tokio::test]

@@ -5,20 +5,12 @@
 mod common;
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::process::Stdio;
-use std::sync::{Arc, Mutex};
 
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::http::{HeaderMap, Method, StatusCode, Uri};
-use axum::response::{IntoResponse, Response};
 use common::fleet::{Approved, Try, land_change};
+use common::git_server::Server;
 use common::{Place, git};
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::{Event, Outcome, Policy, Task, TaskState, Timestamp, decide};
-use tokio::io::AsyncWriteExt;
 
 #[track_caller]
 fn failed(outcome: Outcome, words: &[&str]) -> Failure {
@@ -100,75 +92,12 @@ async fn a_base_that_is_deleted_at_the_last_moment_is_not_made_again() {
     assert!(!place.branches().contains(&"main".to_owned()));
 }
 
-/// A git server over HTTP that denies a service with a status.
-#[derive(Clone)]
-struct Server {
-    root: PathBuf,
-    denies: Arc<Mutex<Option<(u16, &'static str)>>>,
-}
-
-impl Server {
-    async fn start(place: &Place) -> (Self, String) {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/bare.git", listener.local_addr().unwrap());
-        let server = Self { root: place.root.path().to_owned(), denies: Arc::default() };
-        git(&place.origin, &["config", "http.receivepack", "true"]);
-        let app = Router::new().fallback(serve).with_state(server.clone());
-        tokio::spawn(async move { axum::serve(listener, app).await });
-        (server, url)
-    }
-
-    fn deny(&self, status: u16, service: &'static str) {
-        *self.denies.lock().unwrap() = Some((status, service));
-    }
-}
-
-/// Hands a request to `git http-backend`, which speaks CGI.
-async fn serve(State(server): State<Server>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
-    let denied = *server.denies.lock().unwrap();
-    if let Some((status, service)) = denied
-        && uri.to_string().contains(service)
-    {
-        let status = StatusCode::from_u16(status).unwrap();
-        return (status, [("www-authenticate", "Basic realm=\"git\"")], "no").into_response();
-    }
-    let header = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
-    let mut child = tokio::process::Command::new("git")
-        .arg("http-backend")
-        .env("GIT_PROJECT_ROOT", &server.root)
-        .env("GIT_HTTP_EXPORT_ALL", "1")
-        .env("PATH_INFO", uri.path())
-        .env("QUERY_STRING", uri.query().unwrap_or_default())
-        .env("REQUEST_METHOD", method.as_str())
-        .env("CONTENT_TYPE", header("content-type"))
-        .env("HTTP_CONTENT_ENCODING", header("content-encoding"))
-        .env("GIT_PROTOCOL", header("git-protocol"))
-        .env("CONTENT_LENGTH", body.len().to_string())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    tokio::spawn(async move { stdin.write_all(&body).await });
-    let output = child.wait_with_output().await.unwrap().stdout;
-    let end = output.windows(4).position(|w| w == b"\r\n\r\n").unwrap();
-    let head = String::from_utf8_lossy(&output[..end]).into_owned();
-    let mut response = Response::builder();
-    for (name, value) in head.lines().filter_map(|line| line.split_once(": ")) {
-        response = match name {
-            "Status" => response.status(value[..3].parse::<u16>().unwrap()),
-            _ => response.header(name, value),
-        };
-    }
-    response.body(axum::body::Body::from(output[end + 4..].to_vec())).unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_that_has_expired_is_told_and_nobody_is_charged() {
     let place = Place::bare();
     let base = place.head("main");
     let mut it = Approved::new(&place, "t1", "echo x > new.txt").await;
-    let (server, url) = Server::start(&place).await;
+    let (server, url) = Server::start(&place.origin).await;
     it.task.repository = url.replace("http://", "http://bot:hunter2@");
     for (status, service) in
         [(401, "git-upload-pack"), (403, "git-upload-pack"), (401, "git-receive-pack"), (403, "git-receive-pack")]
@@ -183,7 +112,7 @@ async fn a_token_that_has_expired_is_told_and_nobody_is_charged() {
         assert_eq!((after.state, after.phases[0].attempts.len()), (TaskState::Open, 1), "it is tried again");
     }
     assert_eq!(place.head("main"), base);
-    *server.denies.lock().unwrap() = None;
+    server.let_in();
     let landed = land(&place, &it).await;
     assert!(matches!(landed, Outcome::Landed { .. }), "{landed:?}");
     assert_eq!(place.branches(), ["main"]);

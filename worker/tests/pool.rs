@@ -328,7 +328,7 @@ impl Execute for Fails {
 
     async fn execute(&self, _: &Claim) -> Outcome {
         let (failure, usage) = (self.0.clone(), Usage { output_tokens: self.1, ..Usage::default() });
-        Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage }
+        Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage, change: None }
     }
 }
 
@@ -382,7 +382,7 @@ impl Execute for TurnedAway {
         self.1.fetch_add(1, Ordering::SeqCst);
         let failure = Failure { scope: Scope::Model, ..Failure::new(FailureKind::RateLimit, "HTTP 429") };
         let usage = Usage { input_tokens: self.0, ..Usage::default() };
-        Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage }
+        Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage, change: None }
     }
 }
 

@@ -5,10 +5,11 @@
 mod common;
 
 use common::Place;
-use common::fleet::{Try, task};
+use common::fleet::{Try, artifacts, task};
 use refile_config::Preset;
 use refile_config::schema::PromptDelivery;
 use refile_core::Outcome;
+use refile_core::failure::{FailureKind, Scope};
 use refile_core::task::Usage;
 use refile_worker::agent::preset::{known, ready};
 
@@ -91,6 +92,57 @@ async fn what_agents_print_is_read_and_their_providers_failures_are_not_the_code
                 preset.as_str()
             );
         }
+    }
+}
+
+/// An agent of a preset that runs a script.
+fn scripted(preset: Preset, script: &str) -> Try<'static> {
+    let mut attempt = Try::script(script);
+    attempt.agent.preset = Some(preset);
+    attempt
+}
+
+#[tokio::test]
+async fn what_a_run_used_up_is_read_however_much_it_prints() {
+    const TURN: &str = r#"{"type":"turn.completed","usage":{"input_tokens":7,"output_tokens":2}}"#;
+    let place = Place::new();
+    let lines = |mib: usize| format!("yes \"$(printf %01000d 7)\" | head -c {}; echo", mib << 20);
+    for (id, before, after, is_known) in [("t1", 3, 6, true), ("t2", 20, 60, false)] {
+        let script = format!("echo x > new.txt; {}; echo '{TURN}'; {}; echo '{TURN}'", lines(before), lines(after));
+        let outcome = scripted(Preset::Codex, &script).run(&place, &task(&place, id)).await;
+        let Outcome::Coded { usage, transcript, .. } = outcome else { panic!("{outcome:?}") };
+        let turns = if is_known { 2 } else { 1 };
+        assert_eq!((usage.input_tokens, usage.output_tokens), (7 * turns, 2 * turns), "{id}");
+        let log = artifacts(&place).get(&transcript.unwrap()).await.unwrap().unwrap();
+        let log = String::from_utf8(log.to_vec()).unwrap();
+        assert!(log.len() < 6 << 20, "what is shown of it is bounded as ever");
+        assert_eq!(log.contains("may be more than what is counted"), !is_known, "{id}");
+    }
+}
+
+#[tokio::test]
+async fn only_what_stands_in_a_field_holds_beyond_the_run() {
+    let place = Place::new();
+    for (preset, says, kind, scope) in [
+        (Preset::Aider, "litellm.AuthenticationError: says a model, or a file", FailureKind::Auth, Scope::Call),
+        (Preset::Aider, "litellm.RateLimitError: try again in 8s", FailureKind::RateLimit, Scope::Call),
+        (Preset::Codex, "unexpected argument, says a model", FailureKind::Configuration, Scope::Call),
+        (
+            Preset::Claude,
+            r#"{"type":"result","is_error":true,"api_error_status":401,"result":"Invalid API key"}"#,
+            FailureKind::Auth,
+            Scope::Key,
+        ),
+        (
+            Preset::Codex,
+            r#"{"type":"turn.failed","error":{"message":"401 Unauthorized"}}"#,
+            FailureKind::Auth,
+            Scope::Key,
+        ),
+    ] {
+        let outcome = scripted(preset, &format!("echo '{says}'; exit 1")).run(&place, &task(&place, "t1")).await;
+        let Outcome::AgentFailed { failure, .. } = outcome else { panic!("{outcome:?}") };
+        assert_eq!((failure.kind, failure.scope), (kind, scope), "{says}");
     }
 }
 

@@ -5,6 +5,7 @@
 mod common;
 
 use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::{Duration, Instant};
 
 use common::Place;
@@ -105,6 +106,26 @@ async fn what_the_configuration_names_can_be_read_and_written() {
     asking.change(&place, &task(&place, "t1")).await;
 }
 
+/// A program is seen with all that was installed with it: a virtual environment, and the packages that npm installed.
+#[tokio::test]
+async fn a_program_is_seen_with_what_was_installed_with_it() {
+    let place = Place::guarded("").await;
+    let root = place.root.path();
+    for (program, kept, marker) in [
+        ("tools/node_modules/@maker/agent/bin/agent.sh", "tools/node_modules/other/lib.txt", None),
+        ("python/bin/agent.sh", "python/lib/lib.txt", Some("python/pyvenv.cfg")),
+    ] {
+        for file in [program, kept].into_iter().chain(marker) {
+            std::fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
+            std::fs::write(root.join(file), format!("#!/bin/sh\ncp {} new.txt\n", root.join(kept).display())).unwrap();
+        }
+        std::fs::set_permissions(root.join(program), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let mut attempt = Try::script("");
+        attempt.agent.command = vec![root.join(program).display().to_string()];
+        attempt.change(&place, &task(&place, &program.replace(['/', '@', '_', '.'], "-"))).await;
+    }
+}
+
 #[tokio::test]
 async fn an_agent_that_ignores_sigterm_dies_with_all_that_it_started() {
     let place = Place::guarded("").await;
@@ -126,8 +147,11 @@ async fn an_agent_that_forks_is_stopped_at_its_limit() {
     let script = "i=0; while [ $i -lt 200 ]; do sleep 98763.5 & i=$((i+1)); echo $i > made.txt; done";
     let outcome = Try::script(script).run(&place, &task(&place, "t1")).await;
     if place.guard("[limits.process]\nprocesses = 40\n").await.bounds().contains("NOT the number of processes") {
-        // Neither control groups nor a user of its own: then the end of the sandbox is what stops them.
-        assert!(matches!(outcome, Outcome::Coded { .. }), "{outcome:?}");
+        // Root, whom no limit of the kernel's holds, and no control groups: then the end of the sandbox is what stops them, and
+        // what was told at the start is true. `cli/tests/bad_agents.rs` does it as somebody else there.
+        assert_eq!(std::fs::metadata("/proc/self").unwrap().uid(), 0, "only root is without a limit");
+        let Outcome::Coded { change, .. } = outcome else { panic!("{outcome:?}") };
+        assert_eq!(place.show(&format!("{}:made.txt", change.head)), "200");
     } else {
         let Outcome::AgentFailed { failure, .. } = outcome else { panic!("{outcome:?}") };
         assert_eq!(failure.kind, FailureKind::Crash);
@@ -168,6 +192,23 @@ async fn a_gigabyte_of_output_is_cut_and_said_to_be() {
 }
 
 #[tokio::test]
+async fn a_gate_that_prints_a_gigabyte_is_cut_too() {
+    let place = Place::guarded("[limits.process]\noutput_bytes = 100000\n").await;
+    let run = "echo begin; head -c 1000000000 /dev/zero | tr '\\0' x; echo; echo it failed; exit 1";
+    let mut attempt = Try::script("echo y > new.txt");
+    attempt.gates = vec![gate("test", run)];
+    let outcome = attempt.run(&place, &task(&place, "t1")).await;
+    let Outcome::Coded { gates, .. } = outcome else { panic!("{outcome:?}") };
+    let report = gates.last().unwrap();
+    assert!(!report.passed && report.output.chars().count() <= 2_000, "{}", report.output.len());
+    assert!(report.output.contains("it failed\n[the gate `test` ended with exit code 1]"), "{}", report.output);
+    let log = artifacts(&place).get(report.log.as_ref().unwrap()).await.unwrap().unwrap();
+    let log = String::from_utf8(log.to_vec()).unwrap();
+    assert!(log.len() < 101_000 && log.starts_with("begin\nxx"), "{}", log.len());
+    assert!(log.contains(" bytes left out ...]"), "{}", &log[19_900..20_100]);
+}
+
+#[tokio::test]
 async fn an_agent_may_ruin_its_own_repository_and_nothing_beside() {
     let place = Place::guarded("").await;
     let origin = place.root.path().join("origin");
@@ -191,4 +232,50 @@ async fn a_program_that_is_missing_in_the_sandbox_is_named() {
     let mut gate_of = Try::script("echo x > new.txt");
     (gate_of.attempt, gate_of.gates) = (2, vec![gate("test", "no-such-program")]);
     assert_eq!(failure(&place, &gate_of).await.kind, FailureKind::Configuration);
+}
+
+#[tokio::test]
+async fn what_an_agent_puts_into_its_home_is_not_there_for_the_gates() {
+    let place = Place::guarded("").await;
+    let mut attempt = Try::script(
+        "mkdir -p \"$HOME/.cargo\"; for dir in \"$HOME/.cargo\" /tmp /var/tmp /dev/shm; do echo evil > \"$dir/config.toml\" || exit 1; done; \
+         echo x > new.txt",
+    );
+    let sees = "for dir in \"$HOME/.cargo\" /tmp /var/tmp /dev/shm; do [ ! -e \"$dir/config.toml\" ] || { echo \"sees $dir\"; exit 1; }; done";
+    // One gate may prepare what the next one needs.
+    attempt.gates =
+        vec![gate("clean", &format!("{sees}; echo made > \"$HOME/made\"")), gate("next", "cat \"$HOME/made\"")];
+    attempt.change(&place, &task(&place, "t1")).await;
+}
+
+#[tokio::test]
+async fn devices_are_no_place_to_keep_things_and_shared_memory_lies_on_the_disk() {
+    let place = Place::guarded("").await;
+    let disk = nix::sys::stat::stat(place.workspace.dir()).unwrap().st_dev;
+    let script = format!(
+        "for dir in /dev /dev/pts /dev/mqueue; do \
+             if [ -d $dir ] && (echo x > $dir/mine) 2> /dev/null; then echo \"writes $dir\"; exit 1; fi; done\n\
+         echo x > /dev/shm/mine && echo x > /dev/null || exit 1\n\
+         [ \"$(stat -c %d /dev/shm)\" = {disk} ] || {{ echo \"memory: $(stat -c %d /dev/shm)\"; exit 1; }}\n\
+         echo x > new.txt"
+    );
+    Try::script(&script).change(&place, &task(&place, "t1")).await;
+}
+
+#[tokio::test]
+async fn of_etc_there_is_what_programs_look_up_and_nothing_private() {
+    let place = Place::guarded("").await;
+    // Whatever only root can read is not there, by whatever name.
+    let script = "for file in passwd group nsswitch.conf; do [ -s /etc/$file ] || { echo \"no $file\"; exit 1; }; done\n\
+        getent hosts localhost > /dev/null || { echo 'no localhost'; exit 1; }\n\
+        for file in shadow sudoers ssh fstab environment machine-id init.d systemd redis postgresql cron.d; do \
+            if cat /etc/$file/* /etc/$file > /dev/null 2>&1 || [ -e /etc/$file ]; then echo \"sees $file\"; exit 1; fi; done\n\
+        echo x > new.txt";
+    if nix::unistd::geteuid().is_root() {
+        Try::script(script).change(&place, &task(&place, "t1")).await;
+    } else {
+        // Of any other worker it is what everybody may read.
+        let plain = "if cat /etc/shadow > /dev/null 2>&1; then exit 1; fi; [ -s /etc/passwd ] && echo x > new.txt";
+        Try::script(plain).change(&place, &task(&place, "t1")).await;
+    }
 }

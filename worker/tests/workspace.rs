@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -124,12 +125,31 @@ async fn mirrors_above_the_bound_go_oldest_first_and_those_in_use_stay() {
             std::process::Command::new("find").arg(dir).args(["-type", "f", "-printf", "%s\n"]).output().unwrap();
         String::from_utf8(said.stdout).unwrap().lines().map(|bytes| bytes.parse::<u64>().unwrap()).sum()
     };
-    // Room for about two and a half.
+    // Room for about two and a half, beside the tree of a job.
     let guard = place.guard("").await;
-    place.workspace.clone().guarded(guard.clone(), size(&mirrors) * 5 / 6).keep_house().await;
+    let bound = size(&mirrors) * 5 / 6;
+    let in_trees = place.workspace.dir().join("trees/t1");
+    std::fs::create_dir_all(&in_trees).unwrap();
+    std::fs::write(in_trees.join("large"), vec![b'x'; 1 << 20]).unwrap();
+    place.workspace.clone().guarded(guard.clone(), bound + (1 << 20)).keep_house().await;
     assert_eq!(dirs.each_ref().map(|dir| dir.exists()), [true, false, true]);
+    // What an attempt left that was turned down long ago goes where room is needed, what is new stays.
+    let made = ["old", "new"].map(|name| {
+        let file = place.root.path().join(name);
+        std::fs::write(&file, name.repeat(1_000)).unwrap();
+        let id = git(&dirs[0], &["hash-object", "-w", file.to_str().unwrap()]);
+        (dirs[0].join("objects").join(&id[..2]).join(&id[2..]), id)
+    });
+    let old = SystemTime::now() - Duration::from_hours(7);
+    std::fs::set_permissions(&made[0].0, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::fs::File::options().write(true).open(&made[0].0).unwrap().set_modified(old).unwrap();
     place.workspace.clone().guarded(guard, 1).keep_house().await;
     assert_eq!(dirs.each_ref().map(|dir| dir.exists()), [true, false, false]);
+    let is_there = |id: &str| {
+        let asked = std::process::Command::new("git").args(["cat-file", "-e", id]).current_dir(&dirs[0]).output();
+        asked.unwrap().status.success()
+    };
+    assert_eq!(made.each_ref().map(|(_, id)| is_there(id)), [false, true]);
     assert_eq!(git(&dirs[0], &["for-each-ref", "--format=%(refname)"]), "refs/refile/main");
     // One that went is made again.
     assert_eq!(held(of(1)).await.fetch("main").await.unwrap(), place.head("main"));

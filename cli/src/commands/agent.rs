@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
+use refile_config::schema::AgentType;
 use refile_config::{Agent, Preset};
 use refile_worker::agent::preset::{Known, known, ready};
 use refile_worker::process::{self, Command};
 use refile_worker::service::is_there;
 use serde_json::{Value, json};
 
+use super::dry;
 use crate::Ended;
 use crate::arguments::{AgentArguments, AgentCommand};
 use crate::context::{Context, UsageError};
@@ -40,7 +42,11 @@ fn list(context: &Context) -> anyhow::Result<Ended> {
     for row in &agents {
         let first = [cell(row, "name"), cell(row, "type"), cell(row, "preset"), cell(row, "model")];
         let words: Vec<&str> = row["command"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        table.add_row(first.into_iter().chain([found(row), untrusted(&words.join(" "))]));
+        let runs = match row["provider"].as_str() {
+            Some(provider) => format!("built in, with [providers.{provider}]"),
+            None => words.join(" "),
+        };
+        table.add_row(first.into_iter().chain([found(row), untrusted(&runs)]));
     }
     output::print_table(&table, "no agent is configured: [agents.NAME] in refile.toml");
     let mut table = output::table(&["preset", "found", "tried with", "installed by"]);
@@ -58,6 +64,19 @@ fn found(row: &Value) -> String {
 }
 
 fn of_agent(context: &Context, name: &str, agent: &Agent) -> anyhow::Result<Value> {
+    if agent.kind == AgentType::Llm {
+        return Ok(json!({
+            "name": name,
+            "type": agent.kind,
+            "preset": null,
+            "provider": agent.provider,
+            "model": agent.model,
+            "command": [],
+            "program": null,
+            // There is nothing else to be found of it.
+            "found": dry::provider(context, agent).is_some() && dry::key_missing(context, agent).is_none(),
+        }));
+    }
     let ready = ready(agent)?;
     let program = match &ready.known {
         Some(known) if agent.command.is_empty() => Some(&known.program),
@@ -87,7 +106,7 @@ fn of_preset(context: &Context, preset: Preset) -> anyhow::Result<Value> {
     }))
 }
 
-/// No prompt is sent: with every known agent one costs money.
+/// A prompt is sent where it costs nothing: to a model on this machine. With every known agent one costs money.
 async fn check(context: &Context, arguments: &AgentArguments) -> anyhow::Result<Ended> {
     let name = &arguments.name;
     let preset = Preset::ALL.into_iter().find(|preset| preset.as_str() == name);
@@ -105,11 +124,18 @@ async fn check(context: &Context, arguments: &AgentArguments) -> anyhow::Result<
     let mut row = of_agent(context, name, &agent)?;
     let is_found = row["found"] == true;
     let mut missing = Vec::new();
-    if !is_found {
+    if agent.kind == AgentType::Llm {
+        missing.extend(dry::key_missing(context, &agent));
+        row["dry_prompt"] = Box::pin(dry::prompt(context, &agent, &mut missing)).await?;
+    } else if !is_found {
         let program = row["program"].as_str().unwrap_or_default();
         missing.push(format!("the program `{program}` is not there"));
     }
+    if agent.kind == AgentType::Acp && is_found {
+        row["version"] = Box::pin(dry::greeting(context, &agent, &mut missing)).await.into();
+    }
     if let Some(known) = agent.preset.map(known).transpose()? {
+        row["dry_prompt"] = json!({ "made": false, "why": "it would cost money" });
         if is_found {
             row["version"] = version(&known).await.into();
         } else if let Some(missing) = missing.last_mut() {
@@ -138,7 +164,11 @@ async fn check(context: &Context, arguments: &AgentArguments) -> anyhow::Result<
 
 fn say(row: &Value) {
     let text = |value: &Value| untrusted(value.as_str().unwrap_or("-"));
-    output::line(format!("{}  {}", styled(BOLD, text(&row["name"])), text(&row["program"])));
+    let of = match row["provider"].as_str() {
+        Some(provider) => untrusted(&format!("{} of [providers.{provider}]", row["model"].as_str().unwrap_or("-"))),
+        None => text(&row["program"]),
+    };
+    output::line(format!("{}  {of}", styled(BOLD, text(&row["name"]))));
     output::line(format!("found: {}", found(row)));
     if row.get("version").is_some() {
         output::line(format!("version: {}", text(&row["version"])));
@@ -148,6 +178,18 @@ fn say(row: &Value) {
         let names = set.iter().filter_map(Value::as_str).map(str::to_owned).chain(login).collect::<Vec<_>>();
         output::line(format!("key or login: {}", if names.is_empty() { "none".to_owned() } else { names.join(", ") }));
     }
+    say_prompt(&row["dry_prompt"]);
+}
+
+/// What became of the try that costs nothing.
+fn say_prompt(prompt: &Value) {
+    let said = match (prompt["answered"].as_bool(), prompt["why"].as_str()) {
+        (Some(true), _) => format!("answered after {} ms", prompt["ms"]),
+        (Some(false), _) => styled(BAD, "not answered"),
+        (None, Some(why)) => format!("not made: {why}"),
+        (None, None) => return,
+    };
+    output::line(format!("dry prompt: {said}"));
 }
 
 /// An agent that is nothing but its preset.

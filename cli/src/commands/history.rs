@@ -2,8 +2,10 @@
 
 use refile_coordinator::view::{self, AttemptView, EscalationView};
 use refile_core::task::{AttemptOutcome, Call, Review};
-use refile_store::Store;
+use refile_core::{Queue, TaskId};
 use refile_store::artifacts::Artifacts;
+use refile_store::{JobView, Store};
+use refile_worker::agent::TRANSCRIPT;
 use serde_json::json;
 
 use crate::Ended;
@@ -28,6 +30,9 @@ pub(crate) async fn log(context: &Context, store: &dyn Store, arguments: &LogArg
     let mut escalations: Vec<&EscalationView> = detail.escalations.iter().collect();
     for attempt in &detail.attempts {
         print_attempt(attempt, whole.as_ref()).await?;
+        if let Some(artifacts) = &whole {
+            print_unfinished(&task.id, attempt, &detail.jobs, artifacts).await?;
+        }
         // An escalation comes after the attempt that it is about.
         let (of_this, later): (Vec<_>, Vec<_>) =
             escalations.into_iter().partition(|e| (&e.phase, e.attempt) == (&attempt.phase, attempt.number));
@@ -88,6 +93,28 @@ async fn print_attempt(attempt: &AttemptView, whole: Option<&Artifacts>) -> anyh
         let demand = attempt.required_change.as_ref().filter(|_| outcome != AttemptOutcome::Accepted);
         let demand = demand.map(|r| format!(": {}", untrusted(r))).unwrap_or_default();
         output::line(format!("  {outcome}{demand}"));
+    }
+    Ok(())
+}
+
+/// What agents said whose runs were reported by nobody: the one that goes on, and those that were killed.
+async fn print_unfinished(
+    task: &TaskId,
+    attempt: &AttemptView,
+    jobs: &[JobView],
+    artifacts: &Artifacts,
+) -> anyhow::Result<()> {
+    if attempt.outcome.is_some() {
+        return Ok(());
+    }
+    let is_of_this =
+        |job: &&JobView| (&job.phase, job.attempt, job.queue) == (&attempt.phase, attempt.number, Queue::Code);
+    let running = jobs.iter().filter(is_of_this).find(|job| job.owner.is_some()).map(|job| job.fence);
+    for (fence, name) in artifacts.of_attempt(task, &attempt.phase, attempt.number, TRANSCRIPT).await? {
+        if attempt.transcript.as_ref() != Some(&name) {
+            let what = if running == Some(fence) { "transcript so far" } else { "transcript of a run that was ended" };
+            print_artifact(Some(artifacts), what, Some(&name)).await?;
+        }
     }
     Ok(())
 }

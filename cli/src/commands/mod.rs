@@ -12,6 +12,7 @@ pub(crate) mod calibration;
 mod config;
 mod provider;
 mod agent;
+mod dry;
 mod partitions;
 mod bench;
 

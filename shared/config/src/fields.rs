@@ -1,9 +1,9 @@
-//! Which fields each type of reviewer uses. One that is written and not used is an error: whoever wrote it believes that it
-//! does something.
+//! Which fields each type of reviewer and each way to land uses. One that is written and not used is an error: whoever wrote
+//! it believes that it does something.
 
 use toml::{Table, Value};
 
-use crate::schema::{Config, Reviewer, ReviewerType};
+use crate::schema::{Config, Reviewer, ReviewerType, Strategy};
 use ReviewerType::{Command, Llm, Panel};
 
 /// Every field beside `type`, and the types that use it. A person is asked by an escalation and uses none.
@@ -32,20 +32,49 @@ const FIELDS: &[(&str, &[ReviewerType])] = &[
 /// What matters only where a reviewer is asked on its own: within a panel it is the panel's that counts.
 const OF_THOSE_IN_TURN: [&str; 2] = ["confidence", "continue_on_error"];
 
-/// The fields that the file gives each reviewer.
-pub(crate) fn written(file: &Table) -> Vec<(String, Vec<String>)> {
+/// The fields that a file gives.
+pub(crate) struct Written {
+    /// Of each reviewer.
+    reviewers: Vec<(String, Vec<String>)>,
+    /// Of `[land]`.
+    land: Vec<String>,
+}
+
+/// The fields that the file gives each reviewer and the landings.
+pub(crate) fn written(file: &Table) -> Written {
     let sections = file.get("reviewers").and_then(Value::as_table).into_iter().flatten();
     let fields = |section: &Value| section.as_table().map(|s| s.keys().cloned().collect()).unwrap_or_default();
-    sections.map(|(name, section)| (name.clone(), fields(section))).collect()
+    Written {
+        reviewers: sections.map(|(name, section)| (name.clone(), fields(section))).collect(),
+        land: file.get("land").map(fields).unwrap_or_default(),
+    }
 }
 
 /// Holds that each of them is used.
-pub(crate) fn check(config: &Config, written: &[(String, Vec<String>)]) -> Result<(), String> {
-    for (name, fields) in written {
+pub(crate) fn check(config: &Config, written: &Written) -> Result<(), String> {
+    check_land(config.land.strategy, &written.land)?;
+    for (name, fields) in &written.reviewers {
         let Some(reviewer) = config.reviewers.get(name) else { continue };
         for field in fields {
             check_one(config, name, reviewer, field)?;
         }
+    }
+    Ok(())
+}
+
+fn check_land(strategy: Strategy, fields: &[String]) -> Result<(), String> {
+    let has = |field: &str| fields.iter().any(|written| written == field);
+    if strategy == Strategy::PullRequest && has("batch") {
+        return Err("land.batch is for changes that the fleet puts on the branch itself, and with land.strategy = \"pull_request\" \
+                    each has a pull request of its own: leave it out"
+            .to_owned());
+    }
+    if strategy != Strategy::PullRequest && has("merge") {
+        return Err(
+            "land.merge says who merges a pull request, and none is opened: leave it out, or set land.strategy = \
+                    \"pull_request\""
+                .to_owned(),
+        );
     }
     Ok(())
 }
@@ -150,6 +179,24 @@ mod tests {
         check_error(&section(Panel, "timeout", "\"1m\""), &["in the sections of its members: a"]);
         check_error(&section(Command, "instructions", "\"x\""), &["set reviewers.r.type = \"llm\""]);
         check_error(&section(ReviewerType::Human, "timeout", "\"1m\""), &["leave it out: a person decides"]);
+    }
+
+    #[test]
+    fn what_a_way_to_land_does_not_use_is_refused() {
+        let land = |text: &str| format!("[land]\n{text}\n");
+        for taken in [
+            "strategy = \"pull_request\"\nmerge = \"auto\"",
+            "strategy = \"pull_request\"",
+            "strategy = \"rebase\"\nbatch = 4",
+            "batch = 4",
+        ] {
+            load_text(&land(taken), &[], &[]).unwrap_or_else(|e| panic!("{taken}: {e}"));
+        }
+        check_error(&land("strategy = \"pull_request\"\nbatch = 4"), &["land.batch is for", "leave it out"]);
+        for strategy in ["", "strategy = \"squash\"\n", "strategy = \"merge\"\n"] {
+            let says = ["land.merge says who merges a pull request", "set land.strategy = \"pull_request\""];
+            check_error(&land(&format!("{strategy}merge = \"auto\"")), &says);
+        }
     }
 
     #[test]

@@ -133,6 +133,10 @@ pub enum Outcome {
         transcript: Option<String>,
         /// What it used up.
         usage: Usage,
+        /// What the agent left where it did its part and it is a gate that could not run: the job's next run takes it up
+        /// without the agent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        change: Option<Change>,
     },
     /// The agent declined, or asked a question.
     NeedsInput {

@@ -3,9 +3,9 @@
 mod common;
 
 use common::{Table, World};
-use refile_core::Policy;
 use refile_core::policy::{Budget, OnExhausted};
 use refile_core::prompt::{Carry, prompt};
+use refile_core::{Policy, TaskState};
 
 fn cap(max_attempts: u32, on_exhausted: OnExhausted) -> Policy {
     Policy { max_attempts, on_exhausted, ..Policy::default() }
@@ -219,4 +219,24 @@ fn what_comes_late_is_refused() {
     table.case("coded; approved 0.9; landed", "cancel", "refused: not allowed");
     table.case("asks", "coded", "refused: stale");
     table.case("poison", "poison", "refused: stale");
+}
+
+#[test]
+fn what_no_gate_could_run_on_is_kept_and_who_approves_it_overrides_the_gates() {
+    let mut world = World::new(Policy { max_infra_failures: 2, ..Policy::default() });
+    world.run("no-gate configuration");
+    let left = world.task.phases[0].attempts[0].change.clone();
+    assert!(left.is_some());
+    // A failure of another kind does not take it away, and nobody is charged.
+    world.run("agent-failed crash");
+    let phase = &world.task.phases[0];
+    assert_eq!((phase.attempts.len(), &phase.attempts[0].change, phase.attempts[0].outcome), (1, &left, None));
+    assert_eq!(world.task.state, TaskState::Escalated);
+    for (decision, overrides) in [("person approve", Some(true)), ("person retry", None)] {
+        let mut world = world.clone();
+        world.run(decision);
+        let phase = &world.task.phases[0];
+        assert_eq!(phase.approval.as_ref().map(|approval| approval.overrides_gates), overrides, "{decision}");
+        assert_eq!(phase.attempts[0].change, left, "{decision}");
+    }
 }

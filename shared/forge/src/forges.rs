@@ -58,7 +58,8 @@ impl Forges {
         }
         let place = Place::of(&self.config, repository).ok()?;
         let token = (self.environment)(&place.token_env)?;
-        Login::new(place.kind, &place.api, repository, token.trim()).filter(|_| !token.trim().is_empty())
+        Login::new(place.kind, &place.api, repository, (&place.token_env, token.trim()))
+            .filter(|_| !token.trim().is_empty())
     }
 
     fn http(&self, kind: ForgeKind, api: &str, token_env: &str) -> Result<Arc<Http>> {

@@ -12,6 +12,7 @@ use refile_config::ForgeKind;
 pub struct Login {
     server: String,
     header: String,
+    variable: String,
 }
 
 impl fmt::Debug for Login {
@@ -23,7 +24,7 @@ impl fmt::Debug for Login {
 impl Login {
     /// The login for a repository's address; nothing where that is no plain HTTP address or has a login of its own. Without
     /// TLS a token goes to the configured server alone, if that has none either.
-    pub(crate) fn new(kind: ForgeKind, api: &str, repository: &str, token: &str) -> Option<Self> {
+    pub(crate) fn new(kind: ForgeKind, api: &str, repository: &str, (variable, token): (&str, &str)) -> Option<Self> {
         let (scheme, rest) = repository.split_once("://")?;
         let host = rest.split('/').next().filter(|host| !host.is_empty() && !host.contains('@'))?;
         if scheme != "https" && (scheme != "http" || !api.starts_with("http://")) {
@@ -35,7 +36,13 @@ impl Login {
             ForgeKind::Gitea | ForgeKind::Gitlab => "oauth2",
         };
         let basic = BASE64_STANDARD.encode(format!("{name}:{token}"));
-        Some(Self { server: format!("{scheme}://{host}/"), header: format!("Authorization: Basic {basic}") })
+        let (server, header) = (format!("{scheme}://{host}/"), format!("Authorization: Basic {basic}"));
+        Some(Self { server, header, variable: variable.to_owned() })
+    }
+
+    /// The environment variable that holds the token.
+    pub fn variable(&self) -> &str {
+        &self.variable
     }
 
     /// Git's setting for it and the setting's value.
@@ -51,7 +58,8 @@ mod tests {
     #[test]
     fn a_login_is_for_one_server_and_is_not_shown() {
         let api = "https://api.github.com";
-        let login = Login::new(ForgeKind::Github, api, "https://github.com/a/b.git", "token").unwrap();
+        let login =
+            Login::new(ForgeKind::Github, api, "https://github.com/a/b.git", ("GITHUB_TOKEN", "token")).unwrap();
         let header = "Authorization: Basic eC1hY2Nlc3MtdG9rZW46dG9rZW4=";
         assert_eq!(login.setting(), ("http.https://github.com/.extraHeader".to_owned(), header));
         assert!(!format!("{login:?}").contains("eC1h"));
@@ -62,10 +70,11 @@ mod tests {
             "http://github.com/a/b",
             "https://me:x@github.com/a",
         ] {
-            assert!(Login::new(ForgeKind::Github, api, other, "token").is_none(), "{other}");
+            assert!(Login::new(ForgeKind::Github, api, other, ("GITHUB_TOKEN", "token")).is_none(), "{other}");
         }
         assert!(
-            Login::new(ForgeKind::Gitea, "http://127.0.0.1:3000/api/v1", "http://127.0.0.1:3000/a/b", "t").is_some()
+            Login::new(ForgeKind::Gitea, "http://127.0.0.1:3000/api/v1", "http://127.0.0.1:3000/a/b", ("T", "t"))
+                .is_some()
         );
     }
 }

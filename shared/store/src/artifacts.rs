@@ -76,6 +76,34 @@ impl Artifacts {
             Err(source) => Err(error(source)),
         }
     }
+
+    /// The artifacts of a name that the claims of an attempt left, with the fence of each, oldest first.
+    pub async fn of_attempt(
+        &self,
+        task: &TaskId,
+        phase: &str,
+        attempt: u32,
+        name: &str,
+    ) -> Result<Vec<(u64, String)>, ArtifactError> {
+        let error = |source| ArtifactError::Store { place: self.place.clone(), source };
+        let shelves = self.store.list_with_delimiter(Some(&ObjectPath::from(format!("{task}/{phase}")))).await;
+        let fence = |shelf: &ObjectPath| {
+            let (of, fence) = shelf.filename()?.split_once('-')?;
+            (of == attempt.to_string()).then(|| fence.parse().ok())?
+        };
+        let mut fences: Vec<u64> = shelves.map_err(error)?.common_prefixes.iter().filter_map(fence).collect();
+        fences.sort_unstable();
+        let mut found = Vec::new();
+        for fence in fences {
+            let name = format!("{}/{name}", self.shelf(task, phase, attempt, fence).prefix);
+            match self.store.head(&ObjectPath::from(name.as_str())).await {
+                Ok(_) => found.push((fence, name)),
+                Err(object_store::Error::NotFound { .. }) => {}
+                Err(source) => return Err(error(source)),
+            }
+        }
+        Ok(found)
+    }
 }
 
 impl Shelf {
@@ -106,5 +134,21 @@ mod tests {
         assert_eq!(artifacts.get(&name).await.unwrap().unwrap(), "all good");
         assert_eq!(artifacts.get("t1/other").await.unwrap(), None);
         assert!(matches!(Artifacts::open("ftp:x", dir.path()), Err(ArtifactError::Url(_))));
+    }
+
+    #[tokio::test]
+    async fn what_the_claims_of_an_attempt_left_is_found_and_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let artifacts = Artifacts::open("file:artifacts", dir.path()).unwrap();
+        let task = TaskId::parse("t1").unwrap();
+        let found = async |attempt| artifacts.of_attempt(&task, "a/b", attempt, "x.log").await.unwrap();
+        assert_eq!(found(1).await, []);
+        for (attempt, fence, name) in [(1, 10, "x.log"), (1, 9, "x.log"), (1, 8, "y.log"), (11, 7, "x.log")] {
+            artifacts.shelf(&task, "a/b", attempt, fence).put(name, "one").await.unwrap();
+        }
+        let expected = [9, 10].map(|fence| (fence, format!("t1/a/b/1-{fence}/x.log")));
+        assert_eq!(found(1).await, expected);
+        artifacts.shelf(&task, "a/b", 1, 9).put("x.log", "two").await.unwrap();
+        assert_eq!(artifacts.get(&expected[0].1).await.unwrap().unwrap(), "two");
     }
 }

@@ -4,6 +4,7 @@
 //! last line of its standard output is then `REFILE: decline <why>` or `REFILE: ask <question>`, and a person decides.
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::path::Path;
 
 use refile_config::schema::PromptDelivery;
@@ -11,11 +12,18 @@ use refile_core::failure::{Failure, FailureKind, Scope};
 use refile_core::task::Usage;
 
 use super::preset::{self, Ready, Told};
+use super::shown::shown;
 use super::{Ended, Job, Ran, reach};
-use crate::process::{self, Command, Exit, Finished, ProcessError, Reach, tail, without_secrets};
+use crate::process::{self, Command, Exit, Finished, Limits, Output, ProcessError, Reach, Secrets, tail};
 
 /// What in a command stands for the file that holds the prompt.
 const PROMPT_FILE: &str = "{prompt_file}";
+/// How much is kept of an output in which a preset finds what the run used up. It is read and not shown.
+const READ: Limits = Limits { head: 8 << 20, tail: 56 << 20 };
+
+/// Said below an output of which the middle was not kept.
+const USAGE_UNKNOWN: &str =
+    "\n* its output was longer than what is read of it: tokens and cost may be more than what is counted\n";
 
 /// Runs an agent to its end.
 pub(super) async fn run(job: &Job<'_>) -> Ran {
@@ -25,45 +33,70 @@ pub(super) async fn run(job: &Job<'_>) -> Ran {
         Ok((ready, done))
     };
     match ran.await {
-        Ok((ready, done)) => ended(&ready, &done),
+        Ok((ready, done)) => {
+            let ran = ended(&ready, &done, job.secrets);
+            Ran { ended: ran.ended.map_err(|failure| advised(failure, job, &done)), ..ran }
+        }
         Err(failure) => Ran::not_started(failure),
     }
 }
 
 /// What a run that was started came to.
-fn ended(ready: &Ready, done: &Finished) -> Ran {
+fn ended(ready: &Ready, done: &Finished, secrets: &Secrets) -> Ran {
     let told = ready.known.as_ref().map(|known| known.read(done));
     let is_well = match (&ready.known, &told) {
         (Some(known), Some(told)) => known.ended_well(done, told),
         _ => done.exit.is_ok(),
     };
     let said = told.as_ref().and_then(|t| t.message.clone()).unwrap_or_else(|| done.stdout_text());
+    // The output came without them. In a message that was read out of JSON they may stand as they did not there.
+    let mut transcript = done.output_text();
+    if ready.known.is_some() && done.stdout_cut {
+        transcript.push_str(USAGE_UNKNOWN);
+    }
     let ended = if is_well {
-        Ok(request(&said).map_or(Ended::Done, Ended::Says))
+        Ok(request(&secrets.hide(&said)).map_or(Ended::Done, Ended::Says))
     } else {
-        Err(failure_of(ready, done, told.as_ref()))
+        Err(failure_of(ready, done, told.as_ref(), secrets))
     };
     Ran {
         ended,
-        summary: without_secrets(tail(&said, 500), &ready.env),
-        transcript: without_secrets(&done.output_text(), &ready.env),
+        summary: tail(&secrets.hide(&said), 500).to_owned(),
+        transcript,
         usage: Usage { wall_ms: done.wall_ms(), ..told.map(|t| t.usage).unwrap_or_default() },
     }
 }
 
+/// A failure with what to do about it, where a limit of the configuration is what ended the run.
+fn advised(mut failure: Failure, job: &Job<'_>, done: &Finished) -> Failure {
+    let said = done.output_text();
+    let said = tail(&said, 600).to_lowercase();
+    if done.exit == Exit::TimedOut {
+        let (name, timeout) = (job.name, job.agent.timeout);
+        let _ = write!(failure.detail, "\n  it had {timeout}; where that is too short, set agents.{name}.timeout");
+    } else if !done.exit.is_ok()
+        && ["cannot fork", "fork: ", "resource temporarily unavailable"].iter().any(|w| said.contains(w))
+    {
+        failure.detail.push_str("\n  where it needs that many processes at once, raise limits.process.processes");
+    }
+    failure
+}
+
 /// Why a run failed: by the rules of its preset where one fits.
-fn failure_of(ready: &Ready, done: &Finished, told: Option<&Told>) -> Failure {
-    let mut failure = failed(&ready.command, done, &ready.env);
+fn failure_of(ready: &Ready, done: &Finished, told: Option<&Told>, secrets: &Secrets) -> Failure {
+    let mut failure = failed(&ready.command, done, secrets);
     let is_clear = matches!(failure.kind, FailureKind::Timeout) || matches!(done.exit, Exit::Code(126 | 127));
     let (Some(known), Some(told), false) = (&ready.known, told, is_clear) else { return failure };
     if let Some(error) = &told.error {
-        let said = without_secrets(tail(error, 600), &ready.env);
+        let said = secrets.hide(error);
+        let said = tail(&said, 600);
         failure = Failure::new(failure.kind, format!("`{}` {}: {said}", known.program, done.exit));
     }
     if let Some((kind, wait)) = known.classify(done.exit, &done.stderr_text(), &done.stdout_text(), told) {
         (failure.kind, failure.retry_after_ms) = (kind, wait);
-        // What it says went wrong holds for its next run, too. Words in its log may be those of a model: they hold for this one.
-        if told.error.is_some() || told.status.is_some() {
+        // What it says in a field for that holds for its next run, too. Words in its log may be those of a model or a file,
+        // whatever they begin with: they hold for this run.
+        if told.is_certain {
             failure.scope = Scope::Key;
         }
     }
@@ -93,7 +126,11 @@ async fn start(job: &Job<'_>, ready: &Ready) -> Result<Finished, Failure> {
     if ready.prompt == PromptDelivery::Stdin {
         command.stdin = prompt.as_bytes().to_vec();
     }
-    process::run(&command).await.map_err(|error| not_started(&error))
+    command.secrets = job.secrets.clone();
+    command.stdout_limits = ready.known.as_ref().map(|_| READ);
+    let output = Output::of(&command);
+    let run = Box::pin(process::run_into(&command, &output));
+    shown(job.shelf, run, |known| output.so_far(known)).await.map_err(|error| not_started(&error))
 }
 
 /// A command of the configuration, whose relative paths start from the configuration's folder: a program with a slash
@@ -122,10 +159,11 @@ pub(crate) fn not_started(error: &ProcessError) -> Failure {
 }
 
 /// The failure that a command which did not end well amounts to.
-pub(crate) fn failed(command: &[String], done: &Finished, asked: &[String]) -> Failure {
+pub(crate) fn failed(command: &[String], done: &Finished, secrets: &Secrets) -> Failure {
     let (stdout, stderr) = (done.stdout_text(), done.stderr_text());
     let said = if stderr.trim().is_empty() { &stdout } else { &stderr };
-    let said = without_secrets(tail(said, 600), asked);
+    let said = secrets.hide(said);
+    let said = tail(&said, 600);
     let kind = match done.exit {
         Exit::TimedOut => FailureKind::Timeout,
         Exit::Code(126 | 127) => FailureKind::Configuration,

@@ -23,10 +23,11 @@ use refile_config::{Bounds, Provider};
 use refile_core::failure::{Behaviour, Failure, FailureKind};
 use refile_core::task::Usage;
 
+use super::shown::shown;
 use super::transcript::Transcript;
 use super::{Ended, Job, Ran, digest};
 use crate::llm::{Answer, Message, Question, Tool};
-use crate::process::{tail, without_secrets};
+use crate::process::tail;
 use stuck::{Step, stuck};
 use tools::{Ending, Toolbox};
 
@@ -81,12 +82,11 @@ type End = Result<(Ended, String), Failure>;
 /// Runs the loop to its end.
 pub(super) async fn run(job: &Job<'_>) -> Ran {
     let started = Instant::now();
-    let mut secrets = job.agent.env.clone();
     let (provider, model) = match of(job) {
         Ok(found) => found,
         Err(failure) => return Ran::not_started(failure),
     };
-    secrets.extend(provider.api_key_env.clone());
+    let secrets = job.secrets;
     let toolbox = match Toolbox::new(job, secrets.clone()) {
         Ok(toolbox) => toolbox,
         Err(failure) => return Ran::not_started(failure),
@@ -106,20 +106,21 @@ pub(super) async fn run(job: &Job<'_>) -> Ran {
         answers: 0,
         steps: Vec::new(),
     };
-    let end = run.go(&toolbox).await;
+    let transcript = run.transcript.clone();
+    let end = shown(job.shelf, Box::pin(run.go(&toolbox)), |known| transcript.so_far(known)).await;
     match &end {
         Ok((Ended::Done, words)) => run.transcript.note(&format!("ended: {words}")),
         Ok((Ended::Says(words) | Ended::Asks(words), _)) => run.transcript.note(&format!("a person is asked: {words}")),
         Err(failure) => run.transcript.note(&format!("failed: {failure}")),
     }
-    let redacted = |text: &str| without_secrets(text, &secrets);
     let usage = Usage { wall_ms: started.elapsed().as_millis() as u64, ..run.usage };
     let (ended, summary) = match end {
-        Ok((Ended::Asks(words), summary)) => (Ok(Ended::Asks(redacted(&words))), summary),
+        Ok((Ended::Asks(words), summary)) => (Ok(Ended::Asks(secrets.hide(&words))), summary),
         Ok((ended, summary)) => (Ok(ended), summary),
         Err(failure) => (Err(failure), String::new()),
     };
-    Ran { ended, summary: redacted(tail(&summary, 500)), transcript: run.transcript.end(), usage }
+    let summary = tail(&secrets.hide(&summary), 500).to_owned();
+    Ran { ended, summary, transcript: transcript.with(""), usage }
 }
 
 /// The provider and the model that an agent works with.

@@ -11,10 +11,10 @@ use refile_config::Gate;
 use refile_core::failure::{Failure, FailureKind};
 use serde::{Deserialize, Serialize};
 
-use super::{Gates, Said, runs, words};
+use super::programs::Missing;
+use super::{Gates, Said, runs};
 use crate::agent::digest;
 use crate::git::Mirror;
-use crate::process::Exit;
 use crate::workspace::Workspace;
 
 /// How long what was found out is kept after it was last written.
@@ -40,6 +40,9 @@ pub(super) struct OnBase {
     pub(super) passes: bool,
     /// All that it printed there.
     pub(super) output: String,
+    /// What it lacks there. Such an answer is not kept: somebody may install it.
+    #[serde(skip)]
+    pub(super) missing: Option<Missing>,
 }
 
 /// What a gate says of a base.
@@ -49,7 +52,7 @@ pub(super) async fn on_base(gates: &Gates<'_>, bases: Bases<'_>, gate: &Gate, ba
         Failure::new(FailureKind::Configuration, format!("cannot use {}: {error}", dir.display()))
     };
     std::fs::create_dir_all(&dir).map_err(wrong)?;
-    let file = dir.join(format!("{}.json", name(gate, &bases.mirror.shown(), base)));
+    let file = dir.join(format!("{}.json", name(gate, &bases.mirror.shown(), base, &bases.workspace.terms())));
     if let Some(known) = read(&file) {
         return Ok(known);
     }
@@ -63,16 +66,20 @@ pub(super) async fn on_base(gates: &Gates<'_>, bases: Bases<'_>, gate: &Gate, ba
     let Bases { workspace, mirror, branch } = bases;
     let part = Some("baseline");
     let tree = workspace.tree_of(part, mirror, gates.claim, branch, base, base).await.map_err(failure)?;
-    let Said { passed, output, exit, .. } = runs(gates, gate, &tree, base, &words(gate)).await?;
+    let Said { passed, output, missing, .. } = runs(gates, gate, &tree, base).await?;
     // What it runs may come with the change. That is no failure which the base has as well.
-    let found = OnBase { passes: passed || matches!(exit, Exit::Code(126 | 127)), output };
-    keep(&dir, &file, &found).map_err(wrong)?;
+    let found = OnBase { passes: passed || missing.is_some(), output, missing };
+    if found.missing.is_none() {
+        keep(&dir, &file, &found).map_err(wrong)?;
+    }
     Ok(found)
 }
 
 /// The name of what is known: nothing that can change what a gate says may be the same under one name.
-fn name(gate: &Gate, repository: &str, base: &str) -> String {
-    digest(format!("{repository}\n{base}\n{}\n{}\n{}", gate.timeout.as_millis(), gate.retries, gate.run))
+fn name(gate: &Gate, repository: &str, base: &str, terms: &str) -> String {
+    let Gate { run, timeout, retries, network, .. } = gate;
+    let (timeout, network) = (timeout.as_millis(), network.unwrap_or(false));
+    digest(format!("{repository}\n{base}\n{terms}\n{network}\n{timeout}\n{retries}\n{run}"))
 }
 
 fn read(file: &Path) -> Option<OnBase> {

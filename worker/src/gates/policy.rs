@@ -5,7 +5,7 @@ use refile_core::gate::{DIFF_POLICY, GateReport};
 
 use super::built_in;
 use crate::git::entries::{Entry, Kind, is_modules};
-use crate::git::names;
+use crate::git::{Leak, Refused, Why, names};
 
 /// How many complaints the output lists.
 const LISTED: usize = 50;
@@ -13,10 +13,12 @@ const LISTED: usize = 50;
 /// What the attempt left that git did not take, or that is not in git at all.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Aside<'a> {
-    /// Paths that look like git's own.
-    pub refused: &'a [String],
+    /// What git was not given or did not take.
+    pub refused: &'a [Refused],
     /// Changed paths that are kept with Git LFS.
     pub lfs: &'a [String],
+    /// Secrets that the change holds.
+    pub leaks: &'a [Leak],
 }
 
 /// The bytes that a change adds.
@@ -49,8 +51,9 @@ pub fn diff_policy(policy: &DiffPolicy, entries: &[Entry], aside: Aside<'_>) -> 
         let (files, most) = (entries.len(), policy.max_files);
         complaints.push(format!("Change fewer files: {files} are touched, and at most {most} are allowed"));
     }
-    let own = |path: &String| format!("Remove {}: git keeps such names for itself", shown(path));
-    complaints.extend(aside.refused.iter().map(own));
+    let leaked = |leak: &Leak| format!("Take the value of ${} out of {}: it is a secret", leak.name, shown(&leak.path));
+    complaints.extend(aside.leaks.iter().map(leaked));
+    complaints.extend(aside.refused.iter().map(left_out));
     complaints.extend(entries.iter().filter_map(|entry| complaint(policy, entry, aside.lfs)));
     let Some(first) = complaints.first().cloned() else { return built_in(DIFF_POLICY, None) };
     let more = complaints.len().saturating_sub(LISTED);
@@ -58,6 +61,7 @@ pub fn diff_policy(policy: &DiffPolicy, entries: &[Entry], aside: Aside<'_>) -> 
     if more > 0 {
         output = format!("{output}\n- and {more} more");
     }
+    let first = first.lines().next().unwrap_or_default().to_owned();
     GateReport { required_change: Some(first), ..built_in(DIFF_POLICY, Some(output)) }
 }
 
@@ -65,6 +69,27 @@ pub fn diff_policy(policy: &DiffPolicy, entries: &[Entry], aside: Aside<'_>) -> 
 pub fn diff_too_large(limit: usize) -> GateReport {
     let words = format!("Make the change smaller: its diff holds more than {limit} bytes, with what it takes away");
     GateReport { required_change: Some(words.clone()), ..built_in(DIFF_POLICY, Some(words)) }
+}
+
+/// What is to be done about something that git was not given or did not take.
+fn left_out(refused: &Refused) -> String {
+    let path = shown(&refused.path);
+    match &refused.why {
+        Why::LikeGit => format!("Remove {path}: git keeps such names for itself"),
+        Why::Special => format!("Remove {path}: it is a pipe, a socket or a device, and no file"),
+        Why::TooLong => format!("Remove {path}: its path is too long to be checked out"),
+        Why::Unreadable => format!("Remove {path} or make it readable: it cannot be looked into"),
+        Why::InSubmodule => {
+            format!("Empty the folder {path}: a submodule belongs there, and what lies in it is no part of the change")
+        }
+        Why::NotTaken(words) => {
+            let lines: Vec<&str> = words.lines().filter(|line| !line.starts_with("hint: ")).collect();
+            let first = lines.iter().find(|l| l.starts_with("error: ") || l.starts_with("fatal: ")).or(lines.first());
+            let first = first.map_or("", |line| line.trim_start_matches("error: ").trim_start_matches("fatal: "));
+            let rest: Vec<String> = lines.iter().take(LISTED).map(|line| format!("\n  {}", plain(line))).collect();
+            format!("Remove or correct what git does not take: {}{}", plain(first), rest.concat())
+        }
+    }
 }
 
 /// What is wrong with one entry.
@@ -153,12 +178,12 @@ fn is_plain_address(url: &str) -> bool {
 
 /// A path in one line that is not too long.
 fn shown(path: &str) -> String {
-    let plain: String = path
-        .chars()
-        .take(200)
-        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
-        .collect();
-    format!("`{plain}`")
+    format!("`{}`", plain(path))
+}
+
+/// A text in one line that is not too long.
+fn plain(text: &str) -> String {
+    text.chars().take(200).flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
 /// Whether a path matches a glob: `*` and `?` within a name, `**` for any folders. A folder's name stands for all in it.
@@ -279,7 +304,8 @@ mod tests {
             modules("[submodule \"x\"]\n\turl = git@h:x/y.git\n"),
         ];
         assert_eq!(said(&policy, &fine), None);
-        let aside = Aside { refused: &["x/git~1".to_owned()], lfs: &["x.png".to_owned()] };
+        let refused = [Refused { path: "x/git~1".to_owned(), why: Why::LikeGit }];
+        let aside = Aside { refused: &refused, lfs: &["x.png".to_owned()], leaks: &[] };
         let output = diff_policy(&policy, &fine, aside).output;
         assert!(
             output.contains("`x/git~1`") && output.contains("`x.png` as it was: it is kept with Git LFS"),

@@ -1,13 +1,16 @@
-//! Keeps the mirrors small: those that were not used for longest go where there are too many, and what git can pack is
-//! packed.
+//! Keeps a worker's folder small: mirrors that were not used for longest go where there is too much, and what git can pack
+//! is packed.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::GitError;
-use super::mirror::USED;
+use super::mirror::{USED, forget_locks};
 use super::run::Git;
 use super::trash::{discard, empty};
+
+/// How old what a job may still need is at most, as git says it: it names what it made within minutes.
+const IN_PROGRESS: &str = "6.hours.ago";
 
 /// A mirror on disk.
 struct Kept {
@@ -16,21 +19,24 @@ struct Kept {
     bytes: u64,
 }
 
-/// Removes mirrors until the rest is within the bound, and packs what is left. One that is in use is never removed.
-pub(crate) async fn keep(mirrors: &Path, max_bytes: u64) {
-    let folder = mirrors.to_owned();
-    let left = tokio::task::spawn_blocking(move || evict(&folder, max_bytes)).await.unwrap_or_default();
+/// Removes mirrors until all that a worker's folder holds is within the bound, and packs what is left. One that is in use is
+/// never removed; where that is not enough, it is rid of what no attempt of the last hours made.
+pub(crate) async fn keep(folder: &Path, max_bytes: u64) {
+    let folder = folder.to_owned();
+    let evicted = tokio::task::spawn_blocking(move || evict(&folder, max_bytes)).await;
+    let (left, is_above) = evicted.unwrap_or_default();
     for dir in left {
-        if let Err(error) = pack(&dir).await {
+        if let Err(error) = pack(&dir, is_above).await {
             tracing::warn!(dir = %dir.display(), %error, "a mirror could not be tidied up");
         }
     }
 }
 
-/// Removes the oldest that nobody uses; gives those that stay.
-fn evict(mirrors: &Path, max_bytes: u64) -> Vec<PathBuf> {
-    empty(mirrors);
-    let mut all: Vec<Kept> = std::fs::read_dir(mirrors)
+/// Removes the oldest that nobody uses; gives those that stay, and whether there is too much all the same.
+fn evict(folder: &Path, max_bytes: u64) -> (Vec<PathBuf>, bool) {
+    let mirrors = folder.join("mirrors");
+    empty(&mirrors);
+    let mut all: Vec<Kept> = std::fs::read_dir(&mirrors)
         .into_iter()
         .flatten()
         .flatten()
@@ -42,7 +48,8 @@ fn evict(mirrors: &Path, max_bytes: u64) -> Vec<PathBuf> {
         })
         .collect();
     all.sort_by_key(|kept| kept.used);
-    let mut total: u64 = all.iter().map(|kept| kept.bytes).sum();
+    // The trees of jobs, what is checked out ahead and what is being removed count as well.
+    let mut total = size(folder);
     all.retain(|kept| {
         if total <= max_bytes || !discard_unused(&kept.dir) {
             return true;
@@ -52,9 +59,9 @@ fn evict(mirrors: &Path, max_bytes: u64) -> Vec<PathBuf> {
         false
     });
     if total > max_bytes {
-        tracing::warn!(bytes = total, max_bytes, "the mirrors in use are larger than workspace.max_bytes allows");
+        tracing::warn!(bytes = total, max_bytes, "what is in use is larger than workspace.max_bytes allows");
     }
-    all.into_iter().map(|kept| kept.dir).collect()
+    (all.into_iter().map(|kept| kept.dir).collect(), total > max_bytes)
 }
 
 /// Removes a mirror if nobody uses it. Who opens it meanwhile waits and makes it anew.
@@ -83,9 +90,9 @@ fn size(dir: &Path) -> u64 {
     bytes
 }
 
-/// Packs a mirror where git finds it worth it. What nothing refers to goes after two weeks, as git has it: a job in
-/// progress has made its commits since.
-async fn pack(dir: &Path) -> Result<(), GitError> {
+/// Packs a mirror where git finds it worth it. What nothing refers to goes after two weeks, as git has it, and where room is
+/// needed after [`IN_PROGRESS`].
+async fn pack(dir: &Path, needs_room: bool) -> Result<(), GitError> {
     let git = Git::new(dir, "a mirror");
     {
         // What a fetch brings is read under the same lock. Attempt branches are fetched again where they are needed.
@@ -93,9 +100,11 @@ async fn pack(dir: &Path) -> Result<(), GitError> {
         let args = ["for-each-ref", "--format=delete %(refname)", "refs/refile/refile%2F*"];
         let attempts = git.ok(&args).await?.stdout;
         if !attempts.is_empty() {
+            forget_locks(dir);
             git.with_input(&["update-ref", "--stdin"], attempts, &[0]).await?;
         }
     }
     // The last setting wins: calls of other kinds never start this by themselves.
-    git.ok(&["-c", "gc.auto=6700", "-c", "gc.autoDetach=false", "gc", "--auto", "--quiet"]).await.map(drop)
+    let how = if needs_room { format!("--prune={IN_PROGRESS}") } else { "--auto".to_owned() };
+    git.ok(&["-c", "gc.auto=6700", "-c", "gc.autoDetach=false", "gc", "--quiet", &how]).await.map(drop)
 }

@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use refile_forge::Login;
 use sha2::{Digest, Sha256};
@@ -12,6 +13,9 @@ use sha2::{Digest, Sha256};
 use super::GitError;
 use super::names;
 use super::run::Git;
+
+/// How old a lock in a mirror must be to be one that was left behind.
+const LOCKED_FOR: Duration = Duration::from_secs(10);
 
 /// What the name of the file ends with that those hold who use a mirror.
 pub(super) const USED: &str = "used";
@@ -154,7 +158,11 @@ impl Mirror {
             &self.url,
             &refspec,
         ];
-        if let Err(error) = self.git.ok(&fetch).await {
+        let mut fetched = self.git.ok(&fetch).await;
+        if fetched.as_ref().is_err_and(says_locked) && forget_locks(self.git.dir()) {
+            fetched = self.git.ok(&fetch).await;
+        }
+        if let Err(error) = fetched {
             return Err(self.explain(error, branch).await);
         }
         Ok(self.git.ok(&["rev-parse", "--verify", "--end-of-options", &format!("{local}^{{commit}}")]).await?.line())
@@ -164,7 +172,11 @@ impl Mirror {
     async fn explain(&self, error: GitError, branch: &str) -> GitError {
         let GitError::Failed { stderr, .. } = &error else { return error };
         if REFUSED_CREDENTIALS.iter().any(|said| stderr.contains(said)) {
-            return GitError::Denied { url: names::shown(&self.url), stderr: stderr.clone() };
+            let advice = match self.git.login_variable() {
+                Some(variable) => format!("put a new one into ${variable}, with the right to read and to write there"),
+                None => "renew the one in the repository's address, or the key that the ssh agent holds".to_owned(),
+            };
+            return GitError::Denied { url: names::shown(&self.url), stderr: stderr.clone(), advice };
         }
         if stderr.contains("couldn't find remote ref") {
             return match self.branches("").await {
@@ -176,7 +188,13 @@ impl Mirror {
         }
         if ["does not appear to be a git repository", "does not exist", "not found"].iter().any(|s| stderr.contains(s))
         {
-            return GitError::NoRepository { url: names::shown(&self.url), stderr: stderr.clone() };
+            // A server says the same of what may not be seen.
+            let advice = match self.git.login_variable() {
+                _ if names::is_local(&self.url) => "`git init` there".to_owned(),
+                Some(variable) => format!("let the token in ${variable} see it: servers hide what it may not"),
+                None => "let this worker's token or key see it: servers hide what it may not".to_owned(),
+            };
+            return GitError::NoRepository { url: names::shown(&self.url), stderr: stderr.clone(), advice };
         }
         error
     }
@@ -196,6 +214,13 @@ impl Mirror {
     pub async fn has(&self, commit: &str) -> Result<bool, GitError> {
         names::commit(commit)?;
         let object = format!("{commit}^{{commit}}");
+        let asked = self.git.with_input(&["cat-file", "-e", &object], Vec::new(), &[0, 1, 128]).await?;
+        Ok(asked.code == 0)
+    }
+
+    /// Whether a commit has a file or folder of that path.
+    pub async fn holds(&self, commit: &str, path: &str) -> Result<bool, GitError> {
+        let object = format!("{}:{path}", names::commit(commit)?);
         let asked = self.git.with_input(&["cat-file", "-e", &object], Vec::new(), &[0, 1, 128]).await?;
         Ok(asked.code == 0)
     }
@@ -268,6 +293,39 @@ impl Mirror {
         let folder = if git.is_dir() { git } else { folder.to_path_buf() };
         lock(move || std::fs::File::open(folder)).await.ok()
     }
+}
+
+/// Whether git found a lock of its own in the way.
+fn says_locked(error: &GitError) -> bool {
+    matches!(error, GitError::Failed { stderr, .. } if stderr.contains(".lock': File exists"))
+}
+
+/// Removes the locks that a git left in a mirror which was killed, or whose machine went down; says whether there was one.
+/// Whoever calls this holds the mirror's own lock: nobody fetches, and the locks of a `git gc` are there for a moment only.
+pub(super) fn forget_locks(mirror: &Path) -> bool {
+    let mut locks = ["packed-refs.lock", "shallow.lock"].map(|name| mirror.join(name)).to_vec();
+    let mut folders = vec![mirror.join("refs")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                Ok(_) if entry.path().extension().is_some_and(|e| e == "lock") => locks.push(entry.path()),
+                _ => {}
+            }
+        }
+    }
+    let is_old = |lock: &Path| lock.metadata().and_then(|m| m.modified()).is_ok_and(|at| !is_younger(at, LOCKED_FOR));
+    let mut is_any = false;
+    for lock in locks.iter().filter(|lock| is_old(lock)) {
+        tracing::warn!(lock = %lock.display(), "removed a lock that a git left behind");
+        is_any |= std::fs::remove_file(lock).is_ok();
+    }
+    is_any
+}
+
+/// Whether something is younger than this. What lies ahead of the clock is not.
+fn is_younger(at: std::time::SystemTime, than: Duration) -> bool {
+    at.elapsed().is_ok_and(|age| age < than)
 }
 
 /// Waits for the file lock of a mirror.

@@ -70,9 +70,13 @@ pub fn attempt_branches(task: &TaskId) -> String {
 /// stream, or with characters in it that are not seen.
 pub fn is_like_git(name: &str) -> bool {
     let unseen = |c: &char| matches!(c, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}');
-    let plain: String = name.split(':').next().unwrap_or_default().chars().filter(|c| !unseen(c)).collect();
-    let plain = plain.trim_end_matches(['.', ' ']).to_lowercase();
-    plain == ".git" || plain == "git~1"
+    let is_git = |part: &str| {
+        let plain: String = part.split(':').next().unwrap_or_default().chars().filter(|c| !unseen(c)).collect();
+        let plain = plain.trim_end_matches(['.', ' ']).to_lowercase();
+        plain == ".git" || plain == "git~1"
+    };
+    // On Windows what lies behind a backslash is a name of its own.
+    name.split('\\').any(is_git)
 }
 
 /// Whether the repository lies on this machine, so that its work tree can be brought along.

@@ -12,8 +12,25 @@ use crate::process::{self, Command, Exit, Limits};
 /// How long one call may take; a first fetch of a large repository is the longest.
 const TIMEOUT: Duration = Duration::from_mins(30);
 
+/// The same for one that reads or writes the files of a tree.
+const TREE_TIMEOUT: Duration = Duration::from_mins(10);
+
 /// The most that is read from one call, in bytes.
 const MAX_OUTPUT: usize = 64 << 20;
+
+/// How git reaches a server over SSH: it asks nobody, and gives a server up that does not answer for a minute.
+const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=15 -o ServerAliveCountMax=4";
+
+/// How git's lines end where the machine is to blame, and not what lies in the tree.
+const TROUBLE: &[&str] = &[
+    "No space left on device",
+    "Disk quota exceeded",
+    "Input/output error",
+    "Read-only file system",
+    "Cannot allocate memory",
+    "Too many open files in system",
+    "Stale file handle",
+];
 
 /// What every call is told: nothing that lies in a repository may run anything on the host.
 const CONFIG: &[&str] = &[
@@ -34,6 +51,9 @@ const CONFIG: &[&str] = &[
     "core.bigFileThreshold=32m",
     // As many at once as there are cores.
     "checkout.workers=0",
+    // A server that sends next to nothing for a minute is gone: others wait for the mirror's lock.
+    "http.lowSpeedLimit=1000",
+    "http.lowSpeedTime=60",
     "core.protectNTFS=true",
     "core.protectHFS=true",
 ];
@@ -67,9 +87,14 @@ impl Output {
     }
 }
 
+/// The entries of a NUL-separated list.
+pub(super) fn pieces(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    bytes.split(|b| *b == 0).filter(|e| !e.is_empty())
+}
+
 /// The entries of a NUL-separated list, as text.
 pub(super) fn entries(bytes: &[u8]) -> Vec<String> {
-    bytes.split(|b| *b == 0).filter(|e| !e.is_empty()).map(|e| String::from_utf8_lossy(e).into_owned()).collect()
+    pieces(bytes).map(|e| String::from_utf8_lossy(e).into_owned()).collect()
 }
 
 impl Git {
@@ -88,6 +113,11 @@ impl Git {
     #[must_use]
     pub fn with_login(&self, login: Option<Login>) -> Self {
         Self { login, ..self.clone() }
+    }
+
+    /// The environment variable that the login is from.
+    pub(super) fn login_variable(&self) -> Option<&str> {
+        self.login.as_ref().map(Login::variable)
     }
 
     /// The git directory.
@@ -115,10 +145,12 @@ impl Git {
         let what = args.first().map(|a| a.as_ref().to_string_lossy().into_owned()).unwrap_or_default();
         let cwd = self.tree.as_ref().map_or(self.dir.as_path(), |(tree, _)| tree.as_path());
         let cwd = if cwd.is_dir() { cwd } else { Path::new("/") };
-        let mut command = Command::new(line, cwd, TIMEOUT);
+        // Where it works on a tree, its locks lie beside that tree and go with it.
+        let is_on_tree = self.tree.is_some();
+        let mut command = Command::new(line, cwd, if is_on_tree { TREE_TIMEOUT } else { TIMEOUT });
         command.env = self.environment();
         command.stdin = stdin;
-        command.holds_locks = true;
+        command.holds_locks = !is_on_tree;
         command.limits = Limits { head: MAX_OUTPUT, tail: 0 };
         let done = process::run(&command).await?;
         if done.cut {
@@ -133,6 +165,27 @@ impl Git {
         }
     }
 
+    /// Runs a subcommand on what an agent left. Gives git's words where that is what it objects to; trouble of this
+    /// machine is an error.
+    pub(super) async fn take<S: AsRef<OsStr>>(&self, args: &[S], stdin: Vec<u8>) -> Result<Option<String>, GitError> {
+        let words = match self.with_input(args, stdin, &[0, 1, 128]).await? {
+            Output { code: 0, .. } => return Ok(None),
+            Output { stderr, .. } => stderr,
+        };
+        let is_trouble = words.lines().any(|line| {
+            line.starts_with("fatal: Out of memory") || TROUBLE.iter().any(|trouble| line.ends_with(trouble))
+        });
+        // Git may have been too badly off to say so: then it cannot do the least thing either.
+        let new = uuid::Uuid::new_v4().to_string().into_bytes();
+        let probe = self.with_input(&["hash-object", "-w", "--stdin"], new, &[0]);
+        if !is_trouble && probe.await.is_ok() {
+            return Ok(Some(words));
+        }
+        let what = args.first().map(|a| a.as_ref().to_string_lossy().into_owned()).unwrap_or_default();
+        let exit = "could not store what it was given".to_owned();
+        Err(GitError::Failed { what, place: names::shown(&self.place), exit, stderr: words })
+    }
+
     fn environment(&self) -> Vec<(OsString, OsString)> {
         let mut env: Vec<(OsString, OsString)> = ["PATH", "HOME", "SSH_AUTH_SOCK"]
             .into_iter()
@@ -144,7 +197,7 @@ impl Git {
             ("GIT_CONFIG_GLOBAL", "/dev/null"),
             ("GIT_ATTR_NOSYSTEM", "1"),
             ("GIT_TERMINAL_PROMPT", "0"),
-            ("GIT_SSH_COMMAND", "ssh -o BatchMode=yes"),
+            ("GIT_SSH_COMMAND", SSH),
             ("GIT_ALLOW_PROTOCOL", "file:git:http:https:ssh"),
             ("GIT_OPTIONAL_LOCKS", "0"),
             ("GIT_NO_REPLACE_OBJECTS", "1"),

@@ -5,12 +5,15 @@
 //! starts with, so that `git diff HEAD` shows all that the change amounts to. The host writes that folder once, before
 //! any agent runs, and never reads it.
 
-use std::ffi::OsString;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::run::Git;
+use super::leavings::{Leavings, Refused, Why, clear};
+use super::run::{Git, pieces};
 use super::trash::{self, discard, remove};
 use super::{GitError, Mirror, names};
 use crate::process::{GIVEN, Guard, Reach, Sandbox};
@@ -34,8 +37,8 @@ pub struct Tree {
     guard: Option<Arc<Guard>>,
     /// The repository that the tree borrows from: it is not removed while the tree is there.
     mirror: Mirror,
-    /// Paths that git would not take, or that it would take for its own.
-    refused: Mutex<Vec<String>>,
+    /// What git was not given, or did not take.
+    refused: Mutex<Vec<Refused>>,
     /// Held for as long as the tree is in use; the system gives it back when the process dies.
     _lock: std::fs::File,
 }
@@ -190,8 +193,8 @@ impl Tree {
         Some(guard.sandbox((&self.dir, &self.side), &self.borrowed(), command, reach))
     }
 
-    /// Paths that the last [`Tree::write`] left out: git would take them for its own, or does not take them at all.
-    pub fn refused(&self) -> Vec<String> {
+    /// What the last [`Tree::write`] left out: no change may hold it, or git does not take it.
+    pub fn refused(&self) -> Vec<Refused> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -210,25 +213,62 @@ impl Tree {
             let gone = std::io::Error::other("the agent removed or replaced it");
             return Err(GitError::folder("read", &self.dir)(gone));
         }
-        let kept = self.submodules().await?;
-        let dir = self.dir.clone();
-        let odd = tokio::task::spawn_blocking(move || forget_nested_repositories(&dir))
+        let submodules = self.submodules().await?;
+        let (dir, kept) = (self.dir.clone(), submodules.clone());
+        let look = move || clear(&dir).map(|found| (found, filled(&dir, &kept)));
+        let (found, filled) = tokio::task::spawn_blocking(look)
             .await
             .unwrap_or_else(|error| Err(std::io::Error::other(error)))
             .map_err(GitError::folder("read", &self.dir))?;
-        let mut args = vec!["add".to_owned(), "--all".to_owned(), "--".to_owned(), ".".to_owned()];
-        args.extend(kept.iter().chain(&odd).map(|path| format!(":(top,exclude,literal){path}")));
-        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = odd;
-        self.git.ok(&args).await?;
+        let Leavings { mut refused, unless_ignored } = found;
+        refused.extend(filled);
+        let ignored = self.ignored(&unless_ignored).await?;
+        let is_ours = |(path, _): &(OsString, Why)| !ignored.contains(path.as_bytes());
+        refused.extend(unless_ignored.into_iter().filter(is_ours).map(|(path, why)| Refused::new(&path, why)));
+        // What git does not take is left out and named, and the rest is taken.
+        let mut pathspec = b".\0".to_vec();
+        for path in &submodules {
+            pathspec.extend([b":(top,exclude,literal)".as_slice(), path.as_bytes(), b"\0"].concat());
+        }
+        let add = ["add", "--all", "--ignore-errors", "--pathspec-from-file=-", "--pathspec-file-nul"];
+        refused.extend(
+            self.git.take(&add, pathspec).await?.map(|words| Refused::new(OsStr::new(""), Why::NotTaken(words))),
+        );
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = refused;
         Ok(self.git.ok(&["write-tree"]).await?.line())
     }
 
-    /// Paths of submodules. An attempt does not change them: git would look into them for what they are at.
-    async fn submodules(&self) -> Result<Vec<String>, GitError> {
-        let staged = self.git.ok(&["ls-files", "--stage", "-z"]).await?.entries();
-        let paths = staged.iter().filter(|e| e.starts_with("160000 ")).filter_map(|e| e.split_once('\t'));
-        Ok(paths.map(|(_, path)| path.to_owned()).collect())
+    /// Those of the paths that git ignores.
+    async fn ignored(&self, paths: &[(OsString, Why)]) -> Result<BTreeSet<Vec<u8>>, GitError> {
+        if paths.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let input = paths.iter().map(|(path, _)| [path.as_bytes(), b"\0"].concat()).collect::<Vec<_>>().concat();
+        // Where git cannot say so of one, it is said of none.
+        let told = self.git.with_input(&["check-ignore", "-z", "--stdin"], input, &[0, 1, 128]).await?;
+        Ok(pieces(&told.stdout).filter(|_| told.code == 0).map(<[u8]>::to_vec).collect())
     }
+
+    /// Paths of submodules. An attempt does not change them: git would look into them for what they are at.
+    async fn submodules(&self) -> Result<Vec<OsString>, GitError> {
+        let staged = self.git.ok(&["ls-files", "--stage", "-z"]).await?.stdout;
+        let path = |entry: &[u8]| {
+            let at = entry.iter().position(|byte| *byte == b'\t')?;
+            Some(OsStr::from_bytes(&entry[at + 1..]).to_owned())
+        };
+        Ok(pieces(&staged).filter(|entry| entry.starts_with(b"160000 ")).filter_map(path).collect())
+    }
+}
+
+/// Those of the submodules in whose place something lies: it is no part of the change, and gates would see it. A tree
+/// begins with an empty folder for each.
+fn filled(dir: &Path, submodules: &[OsString]) -> Vec<Refused> {
+    let is_filled = |path: &&OsString| {
+        let place = dir.join(path);
+        let Ok(there) = place.symlink_metadata() else { return false };
+        !there.is_dir() || std::fs::read_dir(place).is_ok_and(|mut entries| entries.next().is_some())
+    };
+    submodules.iter().filter(is_filled).map(|path| Refused::new(path, Why::InSubmodule)).collect()
 }
 
 /// The folder beside a tree: its index, its prompt, its lock.
@@ -243,36 +283,4 @@ impl Drop for Tree {
     fn drop(&mut self) {
         discard(&[&self.dir, &self.side]);
     }
-}
-
-/// Removes every `.git` below the top, so that git takes what lies there for plain files, and gives the paths that look to
-/// git as if they were one: it does not add them.
-///
-/// Git would run `git status` inside a nested repository, with the filters that its configuration names.
-fn forget_nested_repositories(dir: &Path) -> std::io::Result<Vec<String>> {
-    let (mut folders, mut odd) = (vec![dir.to_owned()], Vec::new());
-    while let Some(folder) = folders.pop() {
-        let entries = match std::fs::read_dir(&folder) {
-            Ok(entries) => entries,
-            Err(error) if folder == dir => return Err(error),
-            // Git says so itself where it matters.
-            Err(_) => continue,
-        };
-        for entry in entries {
-            let entry = entry?;
-            let kind = entry.file_type()?;
-            let name = entry.file_name();
-            if name.eq_ignore_ascii_case(".git") {
-                if folder != dir {
-                    if kind.is_dir() { remove(&entry.path()) } else { std::fs::remove_file(entry.path())? }
-                }
-            } else if names::is_like_git(&name.to_string_lossy()) {
-                let path = entry.path();
-                odd.push(path.strip_prefix(dir).unwrap_or(&path).to_string_lossy().into_owned());
-            } else if kind.is_dir() {
-                folders.push(entry.path());
-            }
-        }
-    }
-    Ok(odd)
 }

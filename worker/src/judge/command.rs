@@ -11,7 +11,7 @@ use super::Opinion;
 use super::packet::Packet;
 use crate::agent::{failed, not_started, resolve};
 use crate::git::Tree;
-use crate::process::{self, Command, Reach, without_secrets};
+use crate::process::{self, Command, Reach, Secrets};
 use crate::workspace::Claim;
 
 /// Asks a program. It runs in a checkout of the change; `REFILE_DIFF_FILE` names the whole diff.
@@ -34,12 +34,13 @@ pub async fn ask(
     let mut command = Command::new(argv, tree.dir(), reviewer.timeout.0).confined(sandbox);
     command.env = claim.environment(tree.base(), &reviewer.env);
     command.env.push(("REFILE_DIFF_FILE".into(), diff_file.into()));
+    command.secrets = Secrets::of(&reviewer.env);
     command.stdin = packet.text.clone().into_bytes();
     let done = match process::run(&command).await {
         Ok(done) => done,
         Err(error) => return failed_before(not_started(&error)),
     };
-    let reply = without_secrets(&done.stdout_text(), &reviewer.env);
+    let reply = done.stdout_text();
     let verdict = if done.exit.is_ok() {
         let read = verdict::read(reviewer.format(), &reply);
         match read.failure {
@@ -47,7 +48,7 @@ pub async fn ask(
             Some(kind) => Err(Failure::new(kind, read.verdict.critique)),
         }
     } else {
-        Err(failed(&reviewer.command, &done, &reviewer.env))
+        Err(failed(&reviewer.command, &done, &command.secrets))
     };
     let usage = Usage { wall_ms: done.wall_ms(), ..Usage::default() };
     Opinion { verdict, reply: Some(reply), calls: Vec::new(), usage }

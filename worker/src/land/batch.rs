@@ -136,8 +136,9 @@ impl<'a> Batch<'a> {
                     self.outcomes[job] = Some(Outcome::CalledOff);
                 }
                 Ok(None) if self.checked[job] => {}
-                Ok(None) => match self.jobs[job].check_approved(mirror).await {
-                    Ok(()) => self.checked[job] = true,
+                Ok(None) => match self.jobs[job].check_approved(mirror, base).await {
+                    Ok(None) => self.checked[job] = true,
+                    Ok(other) => self.outcomes[job] = other,
                     Err(failure) => self.fail(job, failure),
                 },
                 Err(error) => self.fail(job, git(error)),

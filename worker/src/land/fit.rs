@@ -69,23 +69,30 @@ impl LandJob<'_> {
         mirror.with_trailer(base, &since, "Refile-Task", self.site.task.id.as_str()).await
     }
 
-    /// Holds the attempt branch, the change and the approval against each other: they must be about one commit.
-    pub(super) async fn check_approved(&self, mirror: &Mirror) -> Result<(), Failure> {
+    /// Holds the attempt branch, the change and the approval against each other: they must be about one commit. Where
+    /// somebody pushed to the branch since, what is there now is judged like every other change: gives its outcome.
+    pub(super) async fn check_approved(&self, mirror: &Mirror, base: &str) -> Result<Option<Outcome>, Failure> {
         let LandJob { change, approval, .. } = *self;
         let found = mirror.fetch(&change.branch).await.map_err(git)?;
         names::commit(&change.base_commit).map_err(git)?;
-        if found != approval.head || change.head != approval.head {
-            let detail = format!(
-                "`{}` is at {found}, the change is {}, and what was approved is {}; review it again",
-                change.branch, change.head, approval.head
-            );
+        if change.head != approval.head {
+            let (head, approved) = (&change.head, &approval.head);
+            let detail = format!("the record's change is {head}, and what was approved is {approved}: refile the task");
             return Err(Failure::new(FailureKind::Repository, detail));
+        }
+        if found != approval.head {
+            let merge = mirror.bring(base, &change.base_commit, &found).await.map_err(git)?;
+            let fit = match merge.conflicts {
+                none if none.is_empty() => Fit::Other(merge.tree),
+                files => Fit::Conflict(files),
+            };
+            return self.misfit(mirror, base, fit).await.map(Some);
         }
         if mirror.patch_id(&change.base_commit, &change.head).await.map_err(git)? != approval.patch_id {
-            let detail = format!("the diff of {} is not the one that was approved; review it again", change.head);
+            let detail = format!("the diff of {} is not the one that was approved: refile the task", change.head);
             return Err(Failure::new(FailureKind::Repository, detail));
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The first gate that fails on a tree.
@@ -102,7 +109,8 @@ impl LandJob<'_> {
         let claim = self.site.claim();
         let tree = self.site.workspace.tree(mirror, claim, &self.site.task.base, base, tree).await.map_err(git)?;
         let bases = Bases { workspace: self.site.workspace, mirror, branch: &self.site.task.base };
-        let configured = Gates { gates: self.gates, keep_going: false, shelf: self.site.shelf, claim, bases };
+        let secrets = self.site.workspace.secrets();
+        let configured = Gates { gates: self.gates, keep_going: false, shelf: self.site.shelf, claim, bases, secrets };
         let reports = gates::run(&configured, &tree, base, &files).await?;
         Ok(reports.into_iter().find(|report| !report.passed))
     }

@@ -52,7 +52,9 @@ async fn proposed(
         job.tidy(&mirror).await;
         return Ok(Outcome::CalledOff);
     }
-    job.check_approved(&mirror).await?;
+    if let Some(outcome) = job.check_approved(&mirror, &base).await? {
+        return Ok(outcome);
+    }
     if let Some(outcome) = misfit(job, &mirror, &base).await? {
         return Ok(outcome);
     }

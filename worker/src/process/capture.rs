@@ -1,6 +1,10 @@
 //! The beginning and the end of an output that may be of any length.
 
 use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{Command, Exit, Finished, Veil};
 
 /// How much of an output is kept, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +22,7 @@ impl Default for Limits {
 }
 
 /// Keeps the beginning and the end of what it is given.
+#[derive(Debug)]
 pub(super) struct Capture {
     limits: Limits,
     head: Vec<u8>,
@@ -44,13 +49,100 @@ impl Capture {
         self.left_out > 0
     }
 
-    /// What was kept, with a line that says how much was not.
+    /// How much it was given.
+    fn length(&self) -> usize {
+        self.head.len() + self.tail.len() + self.left_out
+    }
+
+    /// What is kept, with a line that says how much is not.
+    fn kept(&self) -> Vec<u8> {
+        [&self.head[..], self.gap().as_bytes(), &self.tail.iter().copied().collect::<Vec<u8>>()].concat()
+    }
+
+    fn gap(&self) -> String {
+        if self.left_out > 0 { format!("\n[... {} bytes left out ...]\n", self.left_out) } else { String::new() }
+    }
+
+    /// The same, and nothing of it is kept any longer.
     pub(super) fn take(&mut self) -> Vec<u8> {
         let mut kept = std::mem::take(&mut self.head);
-        if self.left_out > 0 {
-            kept.extend_from_slice(format!("\n[... {} bytes left out ...]\n", self.left_out).as_bytes());
-        }
+        kept.extend_from_slice(self.gap().as_bytes());
         kept.extend(std::mem::take(&mut self.tail));
         kept
+    }
+}
+
+/// The output of a command while it comes: both streams, each by itself and as they came, without secrets.
+pub(crate) struct Output(Mutex<Streams>);
+
+struct Streams {
+    stdout: Capture,
+    stderr: Capture,
+    both: Capture,
+    stdout_veil: Veil,
+    stderr_veil: Veil,
+}
+
+impl Streams {
+    fn stdout(&mut self, piece: &[u8]) {
+        self.stdout.push(piece);
+        self.both.push(piece);
+    }
+
+    fn stderr(&mut self, piece: &[u8]) {
+        self.stderr.push(piece);
+        self.both.push(piece);
+    }
+}
+
+impl Output {
+    pub(crate) fn of(command: &Command) -> Self {
+        Self(Mutex::new(Streams {
+            stdout: Capture::new(command.stdout_limits.unwrap_or(command.limits)),
+            stderr: Capture::new(command.limits),
+            both: Capture::new(command.limits),
+            stdout_veil: command.secrets.veil(),
+            stderr_veil: command.secrets.veil(),
+        }))
+    }
+
+    /// The streams. A thread that panicked while it held the lock left whole values behind.
+    fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn stdout(&self, piece: &[u8]) {
+        let mut streams = self.streams();
+        let piece = streams.stdout_veil.pass(piece);
+        streams.stdout(&piece);
+    }
+
+    pub(super) fn stderr(&self, piece: &[u8]) {
+        let mut streams = self.streams();
+        let piece = streams.stderr_veil.pass(piece);
+        streams.stderr(&piece);
+    }
+
+    /// What came so far and how much that was; nothing where no more came since it was this much.
+    pub(crate) fn so_far(&self, known: usize) -> Option<(usize, String)> {
+        let streams = self.streams();
+        let length = streams.both.length();
+        (length != known).then(|| (length, String::from_utf8_lossy(&streams.both.kept()).into_owned()))
+    }
+
+    pub(super) fn finish(&self, exit: Exit, wall: Duration) -> Finished {
+        let mut streams = self.streams();
+        let (last_out, last_err) = (streams.stdout_veil.end(), streams.stderr_veil.end());
+        streams.stdout(&last_out);
+        streams.stderr(&last_err);
+        Finished {
+            exit,
+            cut: streams.both.is_cut() || streams.stdout.is_cut(),
+            stdout_cut: streams.stdout.is_cut(),
+            stdout: streams.stdout.take(),
+            stderr: streams.stderr.take(),
+            output: streams.both.take(),
+            wall,
+        }
     }
 }

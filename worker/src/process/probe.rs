@@ -15,12 +15,16 @@ use super::{Command, cgroup, run};
 /// How long the trial may take.
 const TRIAL: Duration = Duration::from_secs(10);
 
-/// Writes its tree, and fails where it can write elsewhere or see what it must not: `$1` is a file beside the tree.
+/// Writes its tree, and fails where it can write elsewhere or see what it must not: `$1` is a file beside the tree, `$2` the
+/// worker's process namespace, `$3` its network's where the script must not share it.
 const SCRIPT: &str = r#"
 echo x > here || exit 10
 if (echo x > /etc/refile-trial) 2> /dev/null; then exit 11; fi
 [ ! -e "$1" ] || exit 12
 [ "$(ls / | wc -l)" -gt 0 ] || exit 13
+[ "$(readlink /proc/self/ns/pid)" != "$2" ] || exit 14
+[ "$(readlink /proc/self/ns/net)" != "$3" ] || exit 15
+if (echo x > /dev/refile-trial) 2> /dev/null; then exit 16; fi
 echo it holds
 "#;
 
@@ -30,9 +34,17 @@ impl Guard {
         let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let groups = cgroup::find(Path::new("/sys/fs/cgroup"), &own);
         let open = Self::new(config, None, groups);
+        let environment = || {
+            if close_environment() {
+                "this process's environment is closed to them, unless they are root"
+            } else {
+                "they can read this process's environment too, keys included"
+            }
+        };
         if config.sandbox == Wanted::Off {
             tracing::warn!(
-                "sandbox = \"off\": agents, gates and command reviewers can do all that this user can do; {}",
+                "sandbox = \"off\": agents, gates and command reviewers can do all that this user can do; {}; {}",
+                environment(),
                 open.bounds()
             );
             return Ok(Arc::new(open));
@@ -63,7 +75,8 @@ impl Guard {
                 tracing::warn!(
                     "there is NO SANDBOX here: {why:#}; agents, gates and command reviewers can do all that this user can \
                      do, with the network; install bubblewrap and allow user namespaces, or set sandbox = \"required\" to \
-                     refuse this; {}",
+                     refuse this; {}; {}",
+                    environment(),
                     open.bounds()
                 );
                 Ok(Arc::new(open))
@@ -99,7 +112,10 @@ impl Guard {
         }
         std::fs::write(&secret, "x")?;
         for network in [false, true] {
-            let argv = ["sh", "-c", SCRIPT, "sh"].map(OsString::from).into_iter().chain([secret.clone().into()]);
+            let own = |kind: &str| std::fs::read_link(Path::new("/proc/self/ns").join(kind)).unwrap_or_default();
+            let net = if network { PathBuf::from("open") } else { own("net") };
+            let given = [secret.clone(), own("pid"), net].map(OsString::from);
+            let argv = ["sh", "-c", SCRIPT, "sh"].map(OsString::from).into_iter().chain(given);
             let mut command = Command::new(argv, &tree, TRIAL);
             command.sandbox = Some(self.sandbox((&tree, &side), &side, &[], Reach { network, ..Reach::default() }));
             let done = run(&command).await?;
@@ -109,6 +125,16 @@ impl Guard {
         }
         Ok(())
     }
+}
+
+/// Keeps other processes of this user from reading this one's environment and memory: the system shows them to nobody but
+/// root then, and leaves no core dumps. Gives whether it does.
+pub(super) fn close_environment() -> bool {
+    #[cfg(target_os = "linux")]
+    let is_closed = nix::sys::prctl::set_dumpable(false).is_ok();
+    #[cfg(not(target_os = "linux"))]
+    let is_closed = false;
+    is_closed && !nix::unistd::geteuid().is_root()
 }
 
 fn find_bwrap() -> Option<PathBuf> {

@@ -11,28 +11,11 @@ use std::sync::Arc;
 use refile_config::Config;
 use refile_config::bounds::ProcessLimits;
 
-use super::cgroup;
-use super::{Command, Limits};
+use super::{Command, Limits, cgroup, etc};
 
 /// The system's folders: they hold programs and their settings, and no work.
 const SYSTEM: &[&str] =
     &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix/store", "/gnu/store"];
-
-/// What in `/etc` only root can read, and what an agent of a worker that is root must not.
-const ROOTS_OWN: &[&str] = &[
-    "/etc/shadow",
-    "/etc/shadow-",
-    "/etc/gshadow",
-    "/etc/gshadow-",
-    "/etc/sudoers",
-    "/etc/ssl/private",
-    "/etc/ssh",
-    "/etc/NetworkManager",
-    "/etc/wireguard",
-    "/etc/krb5.keytab",
-    "/etc/docker",
-    "/etc/kubernetes",
-];
 
 /// Folders of a home that hold tools and what they downloaded, and no keys.
 const TOOLS: &[&str] = &[
@@ -63,9 +46,10 @@ const TOOLS: &[&str] = &[
     ".m2/repository",
 ];
 
-/// The folders beside a tree that a command in the sandbox is given as `/tmp`, as its home, and to read.
-const TMP: &str = "tmp";
-const HOME: &str = "home";
+/// The folders beside a tree that a command in the sandbox is given as `/tmp`, as `/dev/shm` and as its home.
+const OWN: [&str; 3] = ["tmp", "shm", "home"];
+/// The same for gates: what an agent puts into its own must not make them pass.
+const OF_GATES: [&str; 3] = ["gate-tmp", "gate-shm", "gate-home"];
 /// What the host hands to a command: its prompt, a diff.
 pub(crate) const GIVEN: &str = "given";
 
@@ -92,6 +76,8 @@ pub struct Reach<'a> {
     pub readable: &'a [String],
     /// Files and folders to write.
     pub writable: &'a [String],
+    /// It shares its home and `/tmp` with the gates of its tree, and not with the agent.
+    pub is_gate: bool,
 }
 
 /// The bounds of one command.
@@ -101,6 +87,7 @@ pub struct Sandbox {
     tree: PathBuf,
     side: PathBuf,
     network: bool,
+    is_gate: bool,
     readable: Vec<PathBuf>,
     writable: Vec<PathBuf>,
 }
@@ -144,9 +131,16 @@ impl Guard {
             tree: tree.to_owned(),
             side: side.to_owned(),
             network: reach.network,
+            is_gate: reach.is_gate,
             readable,
             writable: reach.writable.iter().map(|p| self.path(p)).collect(),
         }
+    }
+
+    /// What of this decides how a command ends, as a text.
+    pub(crate) fn terms(&self) -> String {
+        let (is_closed, is_grouped) = (self.bwrap.is_some(), self.groups.is_some());
+        format!("{is_closed} {is_grouped} {:?} {:?}", self.readable, self.limits)
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -224,6 +218,11 @@ pub struct Prepared {
 }
 
 impl Sandbox {
+    /// Whether it shows less than there is: not where it only sets limits.
+    pub(crate) fn hides(&self) -> bool {
+        self.guard.bwrap.is_some()
+    }
+
     /// Bounds the command's output.
     pub(crate) fn output(&self) -> Limits {
         let all = self.guard.limits.output_bytes;
@@ -255,8 +254,9 @@ impl Sandbox {
 
     /// The sandbox's file system. What comes later lies on top of what came before.
     fn mounts(&self, command: &Command) -> std::io::Result<Vec<OsString>> {
-        let (tmp, own_home) = (self.side.join(TMP), self.side.join(HOME));
-        for folder in [&tmp, &own_home, &self.side.join(GIVEN)] {
+        let own = if self.is_gate { OF_GATES } else { OWN };
+        let [tmp, shm, own_home] = own.map(|name| self.side.join(name));
+        for folder in [&tmp, &shm, &own_home, &self.side.join(GIVEN)] {
             std::fs::create_dir_all(folder)?;
         }
         let mut of = Mounts(Vec::new());
@@ -265,10 +265,20 @@ impl Sandbox {
             of.flags(&["--unshare-net"]);
         }
         of.flags(&["--die-with-parent", "--new-session", "--cap-drop", "ALL"]);
-        for dir in SYSTEM {
-            of.read(Path::new(dir));
+        // Of a worker that is root a command could read what only root may.
+        let is_root = nix::unistd::geteuid().is_root();
+        for dir in SYSTEM.iter().map(Path::new).filter(|dir| !is_root || *dir != Path::new(etc::FOLDER)) {
+            of.read(dir);
+        }
+        if is_root {
+            of.flag_of("--dir", Path::new(etc::FOLDER));
+            for path in etc::public() {
+                of.read(&path);
+            }
         }
         of.flags(&["--proc", "/proc", "--dev", "/dev"]);
+        // What else lies in `/dev` is memory that no limit counts.
+        of.put("--bind", &shm, Path::new("/dev/shm"));
         of.put("--bind", &tmp, Path::new("/tmp"));
         of.put("--bind", &tmp, Path::new("/var/tmp"));
         let home = home();
@@ -282,21 +292,12 @@ impl Sandbox {
         if let Some(file) = Path::new("/etc/resolv.conf").canonicalize().ok().filter(|p| !p.starts_with("/etc")) {
             of.read(&file);
         }
-        self.programs(command, home.as_deref()).iter().for_each(|path| of.read(path));
         let mut empty: Vec<&Path> = Vec::new();
         for hidden in self.guard.hidden.iter().filter(|path| path.is_dir()) {
             let holds = |other: &Path| other.starts_with(hidden);
             let is_private = home.as_deref().is_some_and(holds) || holds(Path::new("/tmp"));
             if !is_private && !SYSTEM.iter().any(|dir| holds(Path::new(dir))) {
                 empty.push(hidden);
-            }
-        }
-        if nix::unistd::geteuid().is_root() {
-            empty.extend(ROOTS_OWN.iter().map(Path::new).filter(|path| path.is_dir()));
-            for path in ROOTS_OWN.iter().map(Path::new) {
-                if path.is_file() {
-                    of.put("--ro-bind", Path::new("/dev/null"), path);
-                }
             }
         }
         // What lies below another of them is gone with it, and nothing that could be made read-only.
@@ -307,14 +308,17 @@ impl Sandbox {
         for path in &empty {
             of.flag_of("--tmpfs", path);
         }
-        self.readable.iter().for_each(|path| of.read(path));
+        // They may lie beside the configuration.
+        self.programs(command, home.as_deref()).iter().chain(&self.readable).for_each(|path| of.read(path));
         of.put("--bind", &self.tree, &self.tree);
         self.writable.iter().for_each(|path| of.put("--bind-try", path, path));
         // What is empty lies in memory: nobody writes there.
         for path in &empty {
             of.flag_of("--remount-ro", path);
         }
-        of.flag_of("--remount-ro", Path::new("/"));
+        for path in ["/dev", "/"] {
+            of.flag_of("--remount-ro", Path::new(path));
+        }
         Ok(of.0)
     }
 
@@ -340,10 +344,12 @@ impl Sandbox {
             }
         });
         if let Some(real) = program.and_then(|p| p.canonicalize().ok()).filter(|p| !is_system(p)) {
-            // Of a virtual environment all; of anything else the file.
+            // Of a virtual environment and of what npm installed all; of anything else the file.
             let environment = real.parent().filter(|dir| dir.ends_with("bin")).and_then(Path::parent);
-            let environment = environment.filter(|dir| dir.join("pyvenv.cfg").is_file()).map(Path::to_path_buf);
-            found.extend(environment.filter(is_fit).or(Some(real)));
+            let environment = environment.filter(|dir| dir.join("pyvenv.cfg").is_file());
+            let installed = real.ancestors().filter(|dir| dir.ends_with("node_modules")).last();
+            let whole = environment.or(installed).map(Path::to_path_buf);
+            found.extend(whole.filter(is_fit).or(Some(real)));
         }
         found
     }

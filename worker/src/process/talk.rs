@@ -10,7 +10,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::capture::Capture;
-use super::{Command, Exit, Group, Prepared, ProcessError, start};
+use super::{Command, Exit, Group, Prepared, ProcessError, Veil, start};
 
 /// A command that runs. Dropping it kills its whole group.
 pub struct Talk {
@@ -18,7 +18,7 @@ pub struct Talk {
     group: Group,
     /// What is around it lives as long as it.
     _bounds: Prepared,
-    stderr: Arc<Mutex<Capture>>,
+    stderr: Arc<Mutex<(Capture, Veil)>>,
     _reader: AbortOnDropHandle<()>,
 }
 
@@ -34,12 +34,13 @@ impl Talk {
             let source = std::io::Error::other("it has no input or output");
             return Err(ProcessError::Start { program: super::program(command), source });
         };
-        let stderr = Arc::new(Mutex::new(Capture::new(command.limits)));
+        let stderr = Arc::new(Mutex::new((Capture::new(command.limits), command.secrets.veil())));
         let kept = stderr.clone();
         let reader = tokio::spawn(async move {
             let mut buffer = vec![0; 16 * 1024];
             while let Ok(n @ 1..) = errors.read(&mut buffer).await {
-                kept.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..n]);
+                let (capture, veil) = &mut *kept.lock().unwrap_or_else(PoisonError::into_inner);
+                capture.push(&veil.pass(&buffer[..n]));
             }
         });
         let talk = Self { child, group, _bounds: bounds, stderr, _reader: AbortOnDropHandle::new(reader) };
@@ -55,7 +56,9 @@ impl Talk {
             ended = tokio::time::timeout(grace, self.child.wait()).await.ok().and_then(Result::ok);
         }
         self.group.signal(Signal::SIGKILL);
-        let said = self.stderr.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (capture, veil) = &mut *self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        capture.push(&veil.end());
+        let said = capture.take();
         (ended.map(Exit::of), String::from_utf8_lossy(&said).into_owned())
     }
 }

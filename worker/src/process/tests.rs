@@ -142,3 +142,10 @@ async fn a_command_that_holds_locks_is_asked_to_end_and_may_tidy_up() {
     eventually("it takes its lock away", || !lock.exists()).await;
     eventually("it ends", || is_dead(leader)).await;
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_environment_is_closed_to_processes_of_the_same_user() {
+    probe::close_environment();
+    assert!(!nix::sys::prctl::get_dumpable().unwrap());
+}

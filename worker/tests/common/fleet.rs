@@ -70,6 +70,7 @@ pub fn shelf_of(place: &Place, task: &Task, fence: u64) -> Shelf {
 pub struct Try<'a> {
     pub attempt: u32,
     pub continue_from: Option<&'a Change>,
+    pub kept: Option<&'a Change>,
     pub agent: Agent,
     pub gates: Vec<Gate>,
     pub keep_going: bool,
@@ -82,6 +83,7 @@ impl Try<'_> {
         Self {
             attempt: 1,
             continue_from: None,
+            kept: None,
             agent: agent(script),
             gates: Vec::new(),
             keep_going: false,
@@ -97,6 +99,7 @@ impl Try<'_> {
             site: site(place, &kept, task, self.attempt, fence),
             prompt: "Do it well.",
             continue_from: self.continue_from,
+            kept: self.kept,
             name: "scripted",
             agent: &self.agent,
             providers: &self.providers,

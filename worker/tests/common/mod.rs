@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod fleet;
+pub mod git_server;
 pub mod model;
 pub mod tools;
 

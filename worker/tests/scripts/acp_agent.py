@@ -111,7 +111,8 @@ def answer(message, state):
     method, params = message["method"], message.get("params") or {}
     if method == "initialize":
         state["capabilities"] = params["clientCapabilities"]
-        return {"protocolVersion": 1, "agentCapabilities": {}}
+        about = {"name": "scripted", "version": "1.2.3"}
+        return {"protocolVersion": 1, "agentCapabilities": {}, "agentInfo": about}
     if method == "session/new":
         state["cwd"] = params["cwd"]
         return {"sessionId": SESSION}
@@ -127,6 +128,24 @@ def answer(message, state):
     if MODE == "endless":
         sys.stdout.write("x" * (40 << 20))
         sys.stdout.flush()
+        time.sleep(1000)
+    if MODE == "says":
+        update("tool_call", toolCallId="c-1", title="a.txt", kind="read")
+        secret = os.environ["CARGO_MANIFEST_DIR"]
+        say("I look around.\nAnd it is still being said " + secret[:9])
+        say(secret[9:])
+        time.sleep(1000)
+    if MODE == "flood":
+        for number in range(20):
+            update("tool_call", toolCallId=str(number) + "x" * (20 << 20), title="t", kind="read")
+        with open("new.txt", "w") as file:
+            file.write("new\n")
+        say("That was much.")
+        return {"stopReason": "end_turn"}
+    if MODE == "greedy":
+        for number in range(30):
+            path = os.path.join(state["cwd"], "large.txt")
+            send({"id": number, "method": "fs/read_text_file", "params": {"sessionId": SESSION, "path": path}})
         time.sleep(1000)
     if MODE == "ask":
         say("I looked.\nREFILE: ask Which port?")

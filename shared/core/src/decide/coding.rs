@@ -70,11 +70,19 @@ pub(super) fn coded(
     Ok(draft.done())
 }
 
-/// The agent could not do its part. Not charged.
-pub(super) fn agent_failed(draft: Draft<'_>, failure: &Failure, ran: Ran<'_>) -> Result<Transition, Refusal> {
+/// The agent could not do its part, or a gate could not run on what it left. Not charged.
+pub(super) fn agent_failed(
+    draft: Draft<'_>,
+    failure: &Failure,
+    left: Option<&Change>,
+    ran: Ran<'_>,
+) -> Result<Transition, Refusal> {
     let mut draft = draft.with_job_in(Queue::Code)?;
     ran.note_in(&mut draft)?;
     let attempt = draft.attempt_mut()?;
+    if left.is_some() {
+        attempt.change = left.cloned();
+    }
     attempt.agent_failures.push(failure.clone());
     let tries = attempt.agent_failures.len().saturating_sub(attempt.forgiven.agent_failures);
     let agent = attempt.agent.clone();

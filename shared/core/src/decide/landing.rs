@@ -33,7 +33,8 @@ pub(super) fn rebased(draft: Draft<'_>, change: &Change) -> Result<Transition, R
     draft.notify(What::Rebased, format!("onto {}: reviewed again", change.base_commit));
     draft.attempt_mut()?.change = Some(change.clone());
     // Bounded like every other landing that did not come about: a base that moves for ever must not loop for ever.
-    let why = Failure::new(FailureKind::Repository, "the base moved and changed the diff");
+    let why =
+        Failure::new(FailureKind::Repository, "the base, or the branch of the attempt, moved and changed the diff");
     let tries = note_failure(&mut draft, &why)?;
     let review = draft.next_review(&[])?;
     draft.phase_mut().approval = None;

@@ -158,9 +158,9 @@ pub fn decide(task: &Task, event: &Event, policy: &Policy, now: Timestamp) -> Re
                     let ran = coding::Ran { prompt_digest: Some(prompt_digest), transcript, usage: *usage };
                     coding::coded(draft, change, gates, ran)
                 }
-                Outcome::AgentFailed { failure, prompt_digest, transcript, usage } => {
+                Outcome::AgentFailed { failure, prompt_digest, transcript, usage, change } => {
                     let ran = coding::Ran { prompt_digest: prompt_digest.as_ref(), transcript, usage: *usage };
-                    coding::agent_failed(draft, failure, ran)
+                    coding::agent_failed(draft, failure, change.as_ref(), ran)
                 }
                 Outcome::NeedsInput { words, prompt_digest, transcript, usage } => {
                     let ran = coding::Ran { prompt_digest: Some(prompt_digest), transcript, usage: *usage };

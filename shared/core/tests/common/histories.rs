@@ -101,7 +101,7 @@ pub(crate) const OF_THE_FORGE: &[&str] = &[
 
 /// The steps that no person takes, by the queue of the job that they end.
 pub(crate) const OF_WORKERS: [&[&str]; 3] = [
-    &["coded", "coded same", "gate lint", "gate empty_diff", "agent-failed crash", "coded"],
+    &["coded", "coded same", "gate lint", "gate empty_diff", "agent-failed crash", "no-gate configuration", "coded"],
     &[
         "approved 0.9",
         "approved 0.9",

@@ -118,6 +118,14 @@ impl World {
                 prompt_digest: None,
                 transcript: None,
                 usage: Usage::default(),
+                change: None,
+            },
+            "no-gate" => Outcome::AgentFailed {
+                failure: failure(rest),
+                prompt_digest: Some("d".to_owned()),
+                transcript: None,
+                usage: usage(),
+                change: Some(self.change()),
             },
             "asks" => Outcome::NeedsInput {
                 words: "Which port?".to_owned(),

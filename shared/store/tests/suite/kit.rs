@@ -141,7 +141,7 @@ pub(crate) fn coded(head: &str) -> Outcome {
 /// The agent crashed.
 pub(crate) fn crashed() -> Outcome {
     let failure = Failure::new(FailureKind::Crash, "it crashed");
-    Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage: usage() }
+    Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage: usage(), change: None }
 }
 
 /// The agent asks: the task is escalated.

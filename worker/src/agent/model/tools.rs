@@ -23,7 +23,7 @@ use crate::agent::confined::Confined;
 use crate::agent::{Environment, Job, reach};
 use crate::git::Tree;
 use crate::llm::{Tool, ToolCall, ToolResult};
-use crate::process::{self, Command, Exit, Limits, ProcessError, without_secrets};
+use crate::process::{self, Command, Exit, Limits, ProcessError, Secrets};
 
 /// How long a command may run where the model does not say.
 const USUAL_TIMEOUT: u64 = 120;
@@ -141,8 +141,8 @@ pub(super) struct Toolbox<'a> {
     env: Environment,
     files: Arc<Confined>,
     max_output: usize,
-    /// The variables whose values are kept out of what tools say.
-    secrets: Vec<String>,
+    /// What is kept out of what tools say.
+    secrets: Secrets,
 }
 
 /// What a tool says, or why it failed.
@@ -175,7 +175,7 @@ struct BashArguments {
 }
 
 impl<'a> Toolbox<'a> {
-    pub(super) fn new(job: &Job<'a>, secrets: Vec<String>) -> Result<Self, Failure> {
+    pub(super) fn new(job: &Job<'a>, secrets: Secrets) -> Result<Self, Failure> {
         let Job { agent, tree, .. } = *job;
         let (_, env) = job.surroundings()?;
         let files = Confined::open(tree.dir())
@@ -194,7 +194,7 @@ impl<'a> Toolbox<'a> {
             }
         };
         let (text, is_error) = said.map_or_else(|why| (why, true), |text| (text, false));
-        let text = without_secrets(&bounded(&text, self.max_output), &self.secrets);
+        let text = bounded(&self.secrets.hide(&text), self.max_output);
         call.result(if text.trim().is_empty() { "(nothing)".to_owned() } else { text }, is_error)
     }
 
@@ -213,7 +213,10 @@ impl<'a> Toolbox<'a> {
             }
             config::Tool::Edit => apart(move || edit(&files, &read(arguments)?)).await,
             config::Tool::Glob => apart(move || search::glob(&files, &read(arguments)?)).await,
-            config::Tool::Grep => apart(move || search::grep(&files, &read(arguments)?)).await,
+            config::Tool::Grep => {
+                let secrets = self.secrets.clone();
+                apart(move || search::grep(&files, &read(arguments)?, &secrets)).await
+            }
         }
     }
 
@@ -246,6 +249,7 @@ impl<'a> Toolbox<'a> {
         // Room is left for the line that says how it ended.
         let half = self.max_output.saturating_sub(200) / 2;
         command.limits = Limits { head: half, tail: half };
+        command.secrets = self.secrets.clone();
         process::run(&command).await
     }
 }

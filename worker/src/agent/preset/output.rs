@@ -100,6 +100,8 @@ pub struct Told {
     pub error: Option<String>,
     /// The HTTP status of what went wrong.
     pub status: Option<u16>,
+    /// Error or status stand in a field for them. A line may be a model's words, whatever it begins with.
+    pub is_certain: bool,
     /// It says that it failed.
     pub failed: bool,
     /// It says that a limit of its own was reached.
@@ -125,6 +127,7 @@ impl Output {
         let holds = |(at, wanted): (&String, &Value)| find(object, at).contains(&wanted);
         for place in self.json.iter().filter(|place| place.when.iter().all(holds)) {
             for value in find(object, &place.at) {
+                told.is_certain |= matches!(place.field, Field::Error | Field::Status) && !value.is_null();
                 match value {
                     Value::String(text) => told.take_text(place.field, text),
                     Value::Number(number) => told.take_number(place.field, number.as_f64().unwrap_or_default()),

@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::Said;
 use crate::agent::confined::{Confined, FileError, is_gits};
+use crate::process::Secrets;
 
 /// How many files a walk looks at.
 const MOST_FILES: usize = 200_000;
@@ -19,6 +20,8 @@ const LONGEST: Duration = Duration::from_secs(20);
 const MOST_FOUND: usize = 500;
 /// The longest line that is told, in bytes.
 const LONGEST_LINE: usize = 400;
+/// The largest file of rules that is heeded, in bytes. Each rule costs more than its text.
+const LARGEST_RULES: u64 = 256 << 10;
 
 #[derive(Deserialize)]
 pub(super) struct GlobArguments {
@@ -45,7 +48,7 @@ pub(super) fn glob(files: &Confined, arguments: &GlobArguments) -> Said {
     Ok(told(found, cut, "no file fits"))
 }
 
-pub(super) fn grep(files: &Confined, arguments: &GrepArguments) -> Said {
+pub(super) fn grep(files: &Confined, arguments: &GrepArguments, secrets: &Secrets) -> Said {
     let line = RegexBuilder::new(&arguments.pattern)
         .size_limit(4 << 20)
         .build()
@@ -60,6 +63,7 @@ pub(super) fn grep(files: &Confined, arguments: &GrepArguments) -> Said {
             let text = files.read(&name).unwrap_or_default();
             let lines = text.lines().enumerate().filter(|(_, text)| line.is_match(text));
             found.extend(lines.take(MOST_FOUND - found.len()).map(|(at, text)| {
+                let text = secrets.hide(text);
                 let text = &text[..text.floor_char_boundary(LONGEST_LINE)];
                 format!("{name}:{}:{text}", at + 1)
             }));
@@ -135,7 +139,9 @@ fn walk(files: &Confined, from: &Path, look: &mut dyn FnMut(&Path) -> bool) -> R
 
 /// What a folder's own `.gitignore` leaves out.
 fn rules_of(files: &Confined, folder: &Path) -> Option<(PathBuf, Gitignore)> {
-    let text = files.read(&folder.join(".gitignore").to_string_lossy()).ok()?;
+    let file = folder.join(".gitignore");
+    files.dir().metadata(&file).ok().filter(|found| found.len() <= LARGEST_RULES)?;
+    let text = files.read(&file.to_string_lossy()).ok()?;
     let mut builder = GitignoreBuilder::new(folder);
     for line in text.lines() {
         // A line that cannot be read leaves nothing out.
@@ -208,7 +214,7 @@ mod tests {
         let found = |pattern: &str, path: Option<&str>, only: Option<&str>| {
             let arguments =
                 GrepArguments { pattern: pattern.to_owned(), path: path.map(Into::into), glob: only.map(Into::into) };
-            grep(&files, &arguments)
+            grep(&files, &arguments, &Secrets::default())
         };
         assert_eq!(found(r"one\(", None, Some("*.py")).unwrap(), "a.py:1:def one():\nsrc/b.py:1:one()");
         assert_eq!(
@@ -225,12 +231,25 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_too_many_rules_is_not_heeded() {
+        let (place, files) = place();
+        let path = place.path().join("tree/.gitignore");
+        let all = || glob(&files, &GlobArguments { pattern: "*.log".to_owned() }).unwrap();
+        for (bytes, found) in [(LARGEST_RULES, "src/deep/kept.log"), (LARGEST_RULES + 1, "x.log\nsrc/deep/kept.log")] {
+            let rules = format!("*.log\n#{}", "x".repeat(bytes as usize - 7));
+            assert_eq!(rules.len() as u64, bytes);
+            std::fs::write(&path, rules).unwrap();
+            assert_eq!(all(), found, "{bytes}");
+        }
+    }
+
+    #[test]
     fn many_findings_are_cut_and_said_to_be() {
         let (place, files) = place();
         let many = "needle\n".repeat(2 * MOST_FOUND);
         std::fs::write(place.path().join("tree/many.txt"), many + &"needle".repeat(1_000)).unwrap();
         let arguments = GrepArguments { pattern: "needle".to_owned(), path: None, glob: None };
-        let found = grep(&files, &arguments).unwrap();
+        let found = grep(&files, &arguments, &Secrets::default()).unwrap();
         assert_eq!(found.lines().count(), MOST_FOUND + 1);
         assert!(found.ends_with("[there are many: there may be more; ask for less]"), "{found}");
     }

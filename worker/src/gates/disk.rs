@@ -1,0 +1,69 @@
+//! Whether a disk is full: asked of the disk, since a failing test may print any words.
+
+use std::path::Path;
+
+use nix::sys::statvfs::statvfs;
+
+/// With less free nothing that a gate says can be trusted.
+const NOTHING: u64 = 16 << 20;
+/// What a gate wrote last may be gone again when it has ended: where it says that the disk is full, this is little enough to
+/// believe it.
+const LITTLE: u64 = 1 << 30;
+
+/// What is free on a disk.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    bytes: u64,
+    /// Files that can still be made; nothing where the disk does not count them.
+    files: Option<u64>,
+}
+
+impl Room {
+    fn at(path: &Path) -> Option<Self> {
+        let disk = statvfs(path).ok()?;
+        // A part is root's alone.
+        let is_root = nix::unistd::geteuid().is_root();
+        let blocks = if is_root { disk.blocks_free() } else { disk.blocks_available() };
+        let files = (disk.files() > 0).then(|| if is_root { disk.files_free() } else { disk.files_available() });
+        Some(Self { bytes: blocks.saturating_mul(disk.fragment_size()), files })
+    }
+
+    fn is_full(self, is_said: bool) -> bool {
+        self.files == Some(0) || self.bytes < if is_said { LITTLE } else { NOTHING }
+    }
+}
+
+/// Whether the disk of a tree, or the one for temporary files, is full. `said` is what a failed gate printed last.
+pub(super) fn is_full(tree: &Path, said: &str) -> bool {
+    let is_said = said.contains("No space left on device");
+    [tree, &std::env::temp_dir()].into_iter().filter_map(Room::at).any(|room| room.is_full(is_said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_disk_is_believed_and_words_only_where_little_is_left() {
+        let files = Some(1_000);
+        for (bytes, files, silent, said) in [
+            (0, files, true, true),
+            (NOTHING - 1, files, true, true),
+            (NOTHING, files, false, true),
+            (LITTLE - 1, None, false, true),
+            (LITTLE, files, false, false),
+            (LITTLE, None, false, false),
+            (LITTLE, Some(0), true, true),
+        ] {
+            let room = Room { bytes, files };
+            assert_eq!((room.is_full(false), room.is_full(true)), (silent, said), "{room:?}");
+        }
+    }
+
+    #[test]
+    fn a_disk_can_be_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(Room::at(folder.path()).unwrap().bytes > 0);
+        assert!(Room::at(Path::new("/no/such/folder")).is_none());
+    }
+}
