@@ -402,6 +402,26 @@ fn an_agent_is_paid_once_however_often_its_gate_cannot_run() {
     assert!(place.ok(&["task", "log", &done.task, "--full"]).contains("transcript"));
 }
 
+#[test]
+fn an_agent_is_paid_once_however_often_its_branch_is_refused() {
+    let first = "sandbox = \"off\"\n[repository]\nurl = \"repo\"";
+    let place = desk("", "echo APPROVE", first, "");
+    let config = std::fs::read_to_string(place.path("refile.toml")).unwrap();
+    let agent = format!("echo paid >> {}; echo x > new.txt", place.path("paid").display());
+    place.write("refile.toml", &config.replace("\"-c\", \"\"]", &format!("\"-c\", {}]", Value::from(agent))));
+    let hook = place.path("repo/.git/hooks/pre-receive");
+    place.write("repo/.git/hooks/pre-receive", "#!/bin/sh\nexit 1\n");
+    std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let paid = || std::fs::read_to_string(place.path("paid")).unwrap().lines().count();
+    let done = Done::of(&place);
+    done.escalated(&place, 1, "coder_unavailable", &["let this worker push", "what the agent left is kept"]);
+    assert_eq!(paid(), 1, "{done}");
+    std::fs::remove_file(hook).unwrap();
+    place.ok(&["escalation", "retry", &done.task]);
+    place.run(&["up", "--drain"]).must(0, &[]);
+    assert_eq!((&place.json(&["task", "show", &done.task])["state"], paid()), (&"merged".into(), 1));
+}
+
 /// A small disk of the fleet's own for its trees, which a gate fills.
 #[test]
 fn a_gate_that_runs_into_a_full_disk_is_no_fault_of_the_change() {

@@ -177,41 +177,53 @@ async fn judged(
     let Left { tree, base, head, branch, conflicts, summary } = left;
     let policy = policy(job, mirror, &tree, &base, &head).await.map_err(git)?;
     let Some(patch_id) = policy.patch_id else {
-        // Neither pushed nor made a diff of: the next attempt must do without it.
+        // Neither pushed nor made a diff of: what the next attempt starts with is no longer than this worker's copy of it.
         let change = Change { summary, files: policy.files, ..bare_change(&branch, &base, &head) };
         return Ok((change, vec![policy.report]));
     };
     let mut change = described(mirror, job.site.shelf, &branch, (&base, &head), patch_id).await?;
     change.summary = summary;
 
-    let files = mirror.files(&base, &head).await.map_err(git)?;
-    let mut reports = vec![gates::empty_diff(&files)];
-    // What was left out of the diff by the policy may be all that there is.
-    if !reports[0].passed && !policy.report.passed {
-        reports.clear();
+    let mut reports = Vec::new();
+    match checked(job, mirror, &tree, (&change, &conflicts), policy.report, &mut reports).await {
+        Ok(()) => Ok((change, reports)),
+        // The agent was paid, and nothing is wrong with what it left. What was refused of it is known here alone.
+        Err(failure) if reports.iter().all(|report| report.passed) => Err(keep(mirror, change, failure, run).await),
+        Err(failure) => Err(failure),
     }
-    let (is_empty, is_allowed) = (reports.first().is_some_and(|r| !r.passed), policy.report.passed);
+}
+
+/// Runs the gates on a change and publishes it. The reports are those of the gates so far, also where it fails.
+async fn checked(
+    job: &CodeJob<'_>,
+    mirror: &Mirror,
+    tree: &Tree,
+    (change, conflicts): (&Change, &[String]),
+    policy: GateReport,
+    reports: &mut Vec<GateReport>,
+) -> Result<(), Failure> {
+    let (base, head) = (&change.base_commit, &change.head);
+    let is_allowed = policy.passed;
+    let files = mirror.files(base, head).await.map_err(git)?;
+    let empty = gates::empty_diff(&files);
+    // What was left out of the diff by the policy may be all that there is.
+    let is_empty = !empty.passed && is_allowed;
+    if empty.passed || is_allowed {
+        reports.push(empty);
+    }
     if !is_empty {
-        reports.push(policy.report);
+        reports.push(policy);
     }
     if !is_empty && (is_allowed || job.keep_going) {
         let base_now = mirror.fetch(&job.site.task.base).await.map_err(git)?;
-        let conflict = gates::merge_conflict(mirror, &head, &base, &base_now, &conflicts).await.map_err(git)?;
+        let conflict = gates::merge_conflict(mirror, head, base, &base_now, conflicts).await.map_err(git)?;
         let go_on = conflict.passed || job.keep_going;
         reports.push(conflict);
         if go_on {
-            match configured(job, mirror, &tree, &base, &files).await {
-                Ok(more) => reports.extend(more),
-                // The agent was paid, and nothing is wrong with what it left. What was refused of it is known here alone.
-                Err(failure) if reports.iter().all(|report| report.passed) => {
-                    return Err(keep(mirror, change, failure, run).await);
-                }
-                Err(failure) => return Err(failure),
-            }
+            reports.extend(configured(job, mirror, tree, base, &files).await?);
         }
     }
-    publish(mirror, &change).await?;
-    Ok((change, reports))
+    publish(mirror, change).await
 }
 
 /// What the configured gates say.
@@ -224,20 +236,18 @@ async fn configured(
 ) -> Result<Vec<GateReport>, Failure> {
     let Site { workspace, shelf, task, .. } = job.site;
     let bases = Bases { workspace, mirror, branch: &task.base };
-    let (claim, secrets) = (job.site.claim(), &secrets(job));
+    let (claim, secrets) = (job.site.claim(), &secrets(job).keys());
     let gates = Gates { gates: job.gates, keep_going: job.keep_going, shelf, claim, bases, secrets };
     gates::run(&gates, tree, base, files).await
 }
 
-/// Keeps a change for the job's next run, since a gate could not run on it.
+/// Keeps a change for the job's next run, since a gate could not run on it, or the repository was away.
 async fn keep(mirror: &Mirror, change: Change, mut failure: Failure, run: &mut Run) -> Failure {
-    match publish(mirror, &change).await {
-        Ok(()) => {
-            failure.detail.push_str("\n  what the agent left is kept: it is only the gates that run again");
-            run.kept = Some(change);
-        }
-        Err(error) => tracing::warn!(branch = change.branch, %error, "what the agent left cannot be kept"),
+    if let Err(error) = publish(mirror, &change).await {
+        tracing::warn!(branch = change.branch, %error, "what the agent left is kept on this machine alone");
     }
+    failure.detail.push_str("\n  what the agent left is kept: it is only the gates that run again");
+    run.kept = Some(change);
     failure
 }
 
@@ -256,11 +266,18 @@ struct Judged {
 }
 
 async fn policy(job: &CodeJob<'_>, mirror: &Mirror, tree: &Tree, base: &str, head: &str) -> Result<Judged, GitError> {
-    let entries = mirror.entries(base, head).await?;
+    let too_large = |limit| Ok(Judged { report: policy::diff_too_large(limit), files: 0, patch_id: None });
+    let entries = match mirror.entries(base, head).await {
+        Err(GitError::TooLarge { limit, .. }) => return too_large(limit),
+        entries => entries?,
+    };
     let paths: Vec<String> = entries.iter().map(|entry| entry.path.clone()).collect();
     let (refused, lfs) = (tree.refused(), tree.kept_with_lfs(&paths).await?);
-    let secrets = secrets(job);
-    let leaks = mirror.leaks(base, head, &secrets.keys()).await?;
+    let secrets = secrets(job).keys();
+    let leaks = match mirror.leaks(base, head, &secrets.pairs()).await {
+        Err(GitError::TooLarge { limit, .. }) => return too_large(limit),
+        leaks => leaks?,
+    };
     let mut report = diff_policy(job.diff_policy, &entries, Aside { refused: &refused, lfs: &lfs, leaks: &leaks });
     // A path may hold what a file must not.
     report.output = secrets.hide(&report.output);

@@ -119,7 +119,8 @@ async fn one(
 ) -> Result<Option<GateReport>, Failure> {
     let mut said = runs(gates, gate, tree, base).await?;
     if let Some(missing) = &said.missing {
-        let on_base = baseline::on_base(gates, gates.bases, gate, base).await?;
+        // What is known of the base may be from before it went missing.
+        let on_base = baseline::anew(gates, gates.bases, gate, base).await?;
         // Where the base does not lack it, or lacks something else, the change is what broke it.
         if on_base.missing.as_ref() == Some(missing) {
             return Err(cannot_run(gate, &said.output));

@@ -156,11 +156,16 @@ impl Leases for Held<'_> {
         let members: Vec<&Member> = jobs.iter().map(|job| &self.members[*job]).collect();
         let leases: Vec<Lease> = members.iter().map(|member| member.claim.lease.clone()).collect();
         let length = self.worker.config.workers.lease.0;
+        let mut is_said = false;
         let stands: Vec<bool> = loop {
             match self.worker.store.extend(&leases, length).await {
                 Ok(states) => break states.into_iter().map(|state| state == LeaseState::Held).collect(),
                 // Others may see a store that this worker does not, and may have taken the jobs or called them off.
-                Err(error) => tracing::warn!(%error, "nothing is pushed before the store says whose the jobs are"),
+                Err(error) if !is_said => {
+                    tracing::warn!(%error, "nothing is pushed before the store says whose the jobs are");
+                    is_said = true;
+                }
+                Err(_) => {}
             }
             tokio::time::sleep(ASK_AGAIN).await;
         };

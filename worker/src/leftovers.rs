@@ -11,7 +11,8 @@ use crate::workspace::repository;
 
 /// How often the branches of one repository are looked at.
 const EVERY: Duration = Duration::from_mins(10);
-/// Tasks that are read at once: no call may hold the store up for others.
+/// Tasks that are read at once, and branches that are removed at once: no call may hold the store up for others, nor be
+/// longer than a command may be.
 const AT_ONCE: usize = 200;
 
 /// When each repository was looked at last, by this process.
@@ -62,6 +63,8 @@ async fn remove(worker: &Worker, url: &str) -> anyhow::Result<usize> {
             }
         }
     }
-    mirror.delete(&over).await?;
+    for branches in over.chunks(AT_ONCE) {
+        mirror.delete(branches).await?;
+    }
     Ok(over.len())
 }

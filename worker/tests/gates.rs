@@ -155,6 +155,21 @@ async fn a_program_that_make_does_not_find_is_no_fault_of_the_change_where_the_b
 }
 
 #[tokio::test]
+async fn a_program_that_went_missing_since_the_base_was_tried_is_no_fault_of_the_change() {
+    let place = Place::new();
+    let task = task(&place, "t1");
+    let tool = place.root.path().join("tool");
+    std::os::unix::fs::symlink("/bin/true", &tool).unwrap();
+    let mut looks = gate("lint", &format!("true && {} && ! ls *.bad", tool.display()));
+    looks.baseline = Baseline::Warn;
+    // The base passes, and that is kept.
+    assert!(!said(one(1, "echo x > x.bad", looks.clone()).run(&place, &task).await).passed);
+    std::fs::remove_file(&tool).unwrap();
+    let why = failure(one(2, "echo x > new.txt", looks).run(&place, &task).await);
+    assert!(why.kind == FailureKind::Configuration && why.detail.contains("on the untouched base as well"), "{why}");
+}
+
+#[tokio::test]
 async fn a_test_that_tells_of_a_full_disk_is_a_failed_test_where_the_disk_has_room() {
     let place = Place::new();
     let run = "echo 'assert failed: No space left on device'; exit 1";

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use refile_config::schema::ProviderKind;
 use refile_config::{Agent, Provider};
 use refile_core::failure::FailureKind;
 use refile_worker::agent::acp;
@@ -26,7 +25,7 @@ pub(super) fn provider<'a>(context: &'a Context, agent: &Agent) -> Option<&'a Pr
 /// Asks a model that is free, and tells what came of it; what went wrong is added to what is missing.
 pub(super) async fn prompt(context: &Context, agent: &Agent, missing: &mut Vec<String>) -> anyhow::Result<Value> {
     let (Some(provider), Some(model)) = (provider(context, agent), &agent.model) else { return Ok(Value::Null) };
-    if provider.kind != ProviderKind::Ollama && !is_here(provider.base_url()) {
+    if !is_here(provider.base_url()) {
         return Ok(json!({ "made": false, "why": "it would cost money" }));
     }
     if !missing.is_empty() {

@@ -81,6 +81,10 @@ impl Watch<'_> {
     /// Says what became of a task on its open pull requests, once, with what reviewers said last; closes those of a task
     /// that is over.
     async fn end(&mut self, task: &Task) -> Result<(), LookError> {
+        // What has landed closed its pull request by that.
+        if matches!(task.state, TaskState::Merged | TaskState::Accepted) {
+            return Ok(());
+        }
         let Some(outcome) = text::outcome(task) else { return Ok(()) };
         let marker = text::outcome_marker(task);
         for (phase, known) in task.phases.iter().filter_map(|phase| Some((phase, phase.pull_request.as_ref()?))) {

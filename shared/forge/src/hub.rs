@@ -188,7 +188,7 @@ pub(crate) struct Review {
 }
 
 impl Review {
-    /// Whether it is by somebody who may write: on a public project anybody may say something.
+    /// Whether it is by a member or a collaborator: on a public project anybody may say something.
     fn counts(&self) -> bool {
         self.official || matches!(self.author_association.as_str(), "OWNER" | "MEMBER" | "COLLABORATOR")
     }
@@ -214,7 +214,7 @@ impl Remark {
     }
 }
 
-/// The reviews that ask for changes and were not taken back: by those who may write, not dismissed, and no approval by the
+/// The reviews that ask for changes and were not taken back: by members and collaborators, not dismissed, and no approval by the
 /// same person after them.
 fn standing(reviews: Vec<Review>) -> Vec<(Review, String)> {
     let mut standing: Vec<(Review, String)> = Vec::new();

@@ -173,7 +173,7 @@ pub trait Forge: Debug + Send + Sync {
     /// The commit that a branch is at.
     async fn head_of(&self, branch: &str) -> Result<String>;
 
-    /// The reviews by people who may write that ask for changes and were not taken back, oldest first; those of `known` ids are left out.
+    /// The reviews by the project's own people that ask for changes and were not taken back, oldest first; those of `known` ids are left out.
     async fn changes_requested(&self, number: u64, known: &[String]) -> Result<Vec<HumanReview>>;
 
     /// The texts of the comments on something, oldest first.

@@ -28,7 +28,7 @@ use agent_client_protocol::v1::schema::{
 };
 use agent_client_protocol::{self as acp, Client};
 use refile_config::Agent;
-use refile_core::failure::{Failure, FailureKind};
+use refile_core::failure::{Failure, FailureKind, Scope};
 use refile_core::task::Usage;
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::time::Instant;
@@ -292,5 +292,8 @@ fn broken(command: &[String], said: &str, error: &acp::Error, exit: Option<Exit>
     };
     let stderr = tail(stderr, 400);
     let stderr = if stderr.is_empty() { String::new() } else { format!(": {stderr}") };
-    Failure::new(kind, format!("`{program}`: {said}{stderr}"))
+    // What it says itself holds for its next run, too; what stands in its log holds for this one.
+    let is_certain = kind == FailureKind::Auth || provider_trouble(&error.message).is_some();
+    let scope = if is_certain { Scope::Key } else { Scope::Call };
+    Failure { scope, ..Failure::new(kind, format!("`{program}`: {said}{stderr}")) }
 }

@@ -61,6 +61,15 @@ pub(super) async fn on_base(gates: &Gates<'_>, bases: Bases<'_>, gate: &Gate, ba
     if let Some(known) = read(&file) {
         return Ok(known);
     }
+    let found = anew(gates, bases, gate, base).await?;
+    if found.missing.is_none() {
+        keep(&dir, &file, &found).map_err(wrong)?;
+    }
+    Ok(found)
+}
+
+/// What a gate says of a base now, whatever is known.
+pub(super) async fn anew(gates: &Gates<'_>, bases: Bases<'_>, gate: &Gate, base: &str) -> Result<OnBase, Failure> {
     tracing::info!(gate = gate.name, base, "the gate is run on the untouched base");
     let failure = |error: crate::git::GitError| error.failure();
     let Bases { workspace, mirror, branch } = bases;
@@ -68,11 +77,7 @@ pub(super) async fn on_base(gates: &Gates<'_>, bases: Bases<'_>, gate: &Gate, ba
     let tree = workspace.tree_of(part, mirror, gates.claim, branch, base, base).await.map_err(failure)?;
     let Said { passed, output, missing, .. } = runs(gates, gate, &tree, base).await?;
     // What it runs may come with the change. That is no failure which the base has as well.
-    let found = OnBase { passes: passed || missing.is_some(), output, missing };
-    if found.missing.is_none() {
-        keep(&dir, &file, &found).map_err(wrong)?;
-    }
-    Ok(found)
+    Ok(OnBase { passes: passed || missing.is_some(), output, missing })
 }
 
 /// The name of what is known: nothing that can change what a gate says may be the same under one name.

@@ -33,8 +33,15 @@ pub(super) fn paths(gate: &Gate) -> Vec<String> {
 
 /// The program that a gate's command begins with, where it can be told and does not come with the repository.
 fn first(run: &str) -> Option<&str> {
-    let is_assignment = |word: &&str| word.split_once('=').is_some_and(|(name, _)| !name.contains('/'));
-    let word = run.split_whitespace().find(|word| !is_assignment(word))?;
+    let mut words = run.trim_start().lines().next()?.split_whitespace();
+    let word = loop {
+        let word = words.next()?;
+        let Some((name, value)) = word.split_once('=').filter(|(name, _)| !name.contains('/')) else { break word };
+        // What the shell makes of it is the shell's; and where programs are looked for may be anywhere then.
+        if name == "PATH" || value.contains(['$', '`', '"', '\'', '\\', '(']) {
+            return None;
+        }
+    };
     let is_plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "/._+-!:[".contains(c));
     (is_plain && (word.starts_with('/') || !word.contains('/'))).then_some(word)
 }
@@ -178,6 +185,10 @@ mod tests {
             ("(cd x; make)", None),
             ("\"my tool\" x", None),
             ("X=1", None),
+            ("X=1\nmake", None),
+            ("VERSION=$(git rev-parse HEAD) make test", None),
+            ("NAME='a b' make", None),
+            ("PATH=/opt/x:/bin eslint .", None),
             ("", None),
         ] {
             assert_eq!(first(run), program, "{run}");

@@ -48,8 +48,8 @@ fn evict(folder: &Path, max_bytes: u64) -> (Vec<PathBuf>, bool) {
         })
         .collect();
     all.sort_by_key(|kept| kept.used);
-    // The trees of jobs, what is checked out ahead and what is being removed count as well.
-    let mut total = size(folder);
+    // The trees of jobs and what is checked out ahead count as well, and not what is being removed.
+    let mut total = size(folder).saturating_sub(size(&folder.join("trash")));
     all.retain(|kept| {
         if total <= max_bytes || !discard_unused(&kept.dir) {
             return true;

@@ -70,7 +70,7 @@ impl LandJob<'_> {
     }
 
     /// Holds the attempt branch, the change and the approval against each other: they must be about one commit. Where
-    /// somebody pushed to the branch since, what is there now is judged like every other change: gives its outcome.
+    /// somebody pushed to the branch since, gates and reviewers judge what is there now: gives its outcome.
     pub(super) async fn check_approved(&self, mirror: &Mirror, base: &str) -> Result<Option<Outcome>, Failure> {
         let LandJob { change, approval, .. } = *self;
         let found = mirror.fetch(&change.branch).await.map_err(git)?;
@@ -82,7 +82,9 @@ impl LandJob<'_> {
         }
         if found != approval.head {
             let merge = mirror.bring(base, &change.base_commit, &found).await.map_err(git)?;
+            let is_nothing = mirror.tree_of(base).await.map_err(git)? == merge.tree;
             let fit = match merge.conflicts {
+                none if none.is_empty() && is_nothing => Fit::Nothing,
                 none if none.is_empty() => Fit::Other(merge.tree),
                 files => Fit::Conflict(files),
             };

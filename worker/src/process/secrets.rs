@@ -57,12 +57,18 @@ impl Secrets {
         Self::from(self.all.iter().cloned().chain(Self::of(names).all))
     }
 
-    /// The keys among them, which no change may hold: name and value. What else commands are given are settings, whose
-    /// values, such as `production`, belong into files.
-    pub(crate) fn keys(&self) -> Vec<(String, String)> {
+    /// The keys among them, which no change may hold. What else commands are given are settings, whose values, such as
+    /// `production`, belong into files and into what gates and reviewers say.
+    #[must_use]
+    pub fn keys(&self) -> Self {
         let says_so = |name: &str| KEYS.iter().any(|word| name.to_ascii_uppercase().contains(word));
-        let keys = self.all.iter().filter(|secret| secret.value.len() >= SHORTEST_KEY && says_so(&secret.name));
-        keys.map(|secret| (secret.name.clone(), secret.value.clone())).collect()
+        let is_key = |secret: &&Secret| secret.value.len() >= SHORTEST_KEY && says_so(&secret.name);
+        Self { all: self.all.iter().filter(is_key).cloned().collect() }
+    }
+
+    /// Names and values.
+    pub(crate) fn pairs(&self) -> Vec<(String, String)> {
+        self.all.iter().map(|secret| (secret.name.clone(), secret.value.clone())).collect()
     }
 
     /// A text without them.

@@ -196,7 +196,10 @@ fn not_yet(mut draft: Draft<'_>, pull_request: &PullRequest, why: &str) -> Resul
     if pull_request.not_yet.as_ref() == Some(&why) {
         return Err(Refusal::Stale("the forge says what it said before".to_owned()));
     }
-    draft.notify(What::PullRequest, format!("the forge does not merge {} yet: {why}", pull_request.url));
+    // Once: words such as `2 of 5 checks` change with every look.
+    if pull_request.not_yet.is_none() {
+        draft.notify(What::PullRequest, format!("the forge does not merge {} yet: {why}", pull_request.url));
+    }
     if let Some(kept) = draft.phase_mut().pull_request.as_mut() {
         kept.not_yet = Some(why);
     }
