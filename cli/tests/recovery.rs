@@ -4,12 +4,16 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::time::Duration;
 
+use common::command::Desk;
 use common::place::{Member, Place, Role};
 use common::redis::Redis;
 use common::{group, until};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 /// How long anything may take that takes well under a second.
@@ -93,6 +97,19 @@ fn sigterm_gives_a_running_job_back_uncharged() {
     place.let_go("01");
     until("the task is merged", SOON, || (place.states().get("merged") == Some(&1)).then_some(()));
     assert_eq!(count(&place.show(&id), "attempts"), 1);
+}
+
+/// What reads a fleet's log may be gone before it: that is no reason not to stop.
+#[test]
+fn a_fleet_whose_log_nobody_reads_any_more_still_stops() {
+    let place = Desk::new();
+    let mut up = place.command(&["up"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut log = BufReader::new(up.stderr.take().unwrap()).lines();
+    assert!(log.any(|line| line.unwrap().contains("the fleet is up")));
+    drop(log);
+    kill(Pid::from_raw(i32::try_from(up.id()).unwrap()), Signal::SIGTERM).unwrap();
+    let status = until("the fleet ends", SOON, || up.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0), "{status}");
 }
 
 #[test]

@@ -9,7 +9,9 @@ use tracing_subscriber::EnvFilter;
 pub fn init(quiet: bool) {
     let default = if quiet { "warn" } else { "info" };
     let filter = EnvFilter::try_from_env("REFILE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    // Where nobody reads the log any more, to say so there would panic whoever logs.
+    let builder = tracing_subscriber::fmt().log_internal_errors(false);
+    let builder = builder.with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     // An error means that logging is set up already.
     let _ = if std::io::stderr().is_terminal() {
         builder.compact().try_init()

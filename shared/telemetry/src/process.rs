@@ -45,7 +45,9 @@ pub fn explained(error: &(dyn std::error::Error + 'static)) -> String {
 
 /// The end of a process that could not do its work: says why, and gives the status 1.
 pub fn failed(error: &(dyn std::error::Error + 'static)) -> ExitCode {
-    eprintln!("error: {}", explained(error));
+    use std::io::Write as _;
+    // `eprintln!` would panic where nobody reads it.
+    let _ = writeln!(std::io::stderr(), "error: {}", explained(error));
     ExitCode::FAILURE
 }
 
@@ -63,8 +65,8 @@ pub fn stop_on_signal(shutdown: CancellationToken, last: impl FnOnce() + Send + 
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::spawn(async move {
         tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} }
-        tracing::info!("stopping: running jobs get a grace period; a second signal leaves at once");
         shutdown.cancel();
+        tracing::info!("stopping: running jobs get a grace period; a second signal leaves at once");
         tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} }
         // Nothing is dropped by an exit: what must not outlive the process is ended here.
         last();
