@@ -205,10 +205,11 @@ async fn start(gates: &Gates<'_>, gate: &Gate, tree: &Tree, base: &str) -> Resul
     let argv = ["sh", "-c", &gate.run].map(OsString::from);
     let sandbox =
         tree.sandbox(&argv, Reach { network: gate.network.unwrap_or(false), is_gate: true, ..Reach::default() });
+    let has_own_tmp = sandbox.as_ref().is_some_and(process::Sandbox::hides);
     let mut command = Command::new(argv, tree.dir(), gate.timeout.0).confined(sandbox);
     command.env = gates.claim.environment(base, &[]);
     let done = process::run(&command).await.map_err(|error| not_started(&error))?;
-    match could_not_run(gate, &done, tree) {
+    match could_not_run(gate, &done, tree, has_own_tmp) {
         Some((kind, why)) => Err(Failure::new(kind, gates.secrets.hide(&why))),
         None => Ok(done),
     }
@@ -235,10 +236,10 @@ async fn brings(gates: &Gates<'_>, gate: &Gate, base: &str, changed: &[String]) 
 
 /// Why a gate says nothing about the change: the disk is full, or somebody killed it, which is what a system does that is
 /// out of memory.
-fn could_not_run(gate: &Gate, done: &Finished, tree: &Tree) -> Option<(FailureKind, String)> {
+fn could_not_run(gate: &Gate, done: &Finished, tree: &Tree, has_own_tmp: bool) -> Option<(FailureKind, String)> {
     let output = done.output_text();
     let said = tail(&output, SAID);
-    if !done.exit.is_ok() && disk::is_full(tree.dir(), tail(&output, 4_000)) {
+    if !done.exit.is_ok() && disk::is_full(tree.dir(), has_own_tmp, tail(&output, 4_000)) {
         let why = format!(
             "the gate `{}` ran out of disk space: {said}\n  make room on the disk of the worker's folder (workers.dir)",
             gate.name

@@ -1,6 +1,5 @@
 //! Pull requests that people on the forge decide on.
 
-use refile_config::Merging;
 use refile_config::schema::Strategy;
 use refile_core::event::News;
 use refile_core::failure::FailureKind;
@@ -130,7 +129,7 @@ impl Watch<'_> {
         blocked: Option<String>,
     ) -> Result<Option<News>, LookError> {
         let Some(approval) = phase.approval.as_ref() else { return Ok(None) };
-        if self.coordinator.config.land.merge != Merging::Auto {
+        if !known.auto {
             return Ok(None);
         }
         let base = forge.head_of(&task.base).await?;

@@ -33,10 +33,12 @@ impl Room {
     }
 }
 
-/// Whether the disk of a tree, or the one for temporary files, is full. `said` is what a failed gate printed last.
-pub(super) fn is_full(tree: &Path, said: &str) -> bool {
+/// Whether the disk of a tree is full, or the one for temporary files, which in the sandbox is the tree's. `said` is what a
+/// failed gate printed last.
+pub(super) fn is_full(tree: &Path, has_own_tmp: bool, said: &str) -> bool {
     let is_said = said.contains("No space left on device");
-    [tree, &std::env::temp_dir()].into_iter().filter_map(Room::at).any(|room| room.is_full(is_said))
+    let tmp = (!has_own_tmp).then(std::env::temp_dir);
+    [Some(tree), tmp.as_deref()].into_iter().flatten().filter_map(Room::at).any(|room| room.is_full(is_said))
 }
 
 #[cfg(test)]

@@ -103,6 +103,28 @@ const PUBLIC: &[&str] = &[
     "glvnd",
 ];
 
+/// What lies in folders that are shown and may not be read by everybody: files, and folders with all that is in them.
+pub(super) fn private(shown: &[PathBuf]) -> Vec<PathBuf> {
+    let (mut folders, mut found) = (shown.to_vec(), Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            // Not followed: what a link leads to is shown by its own name, or not at all.
+            let Ok(about) =
+                entry.path().symlink_metadata().map(|about| (about.file_type(), about.permissions().mode()))
+            else {
+                continue;
+            };
+            match about {
+                (kind, _) if kind.is_symlink() => {}
+                (kind, mode) if kind.is_dir() && mode & 0o005 == 0o005 => folders.push(entry.path()),
+                (kind, mode) if !kind.is_dir() && mode & 0o004 != 0 => {}
+                _ => found.push(entry.path()),
+            }
+        }
+    }
+    found
+}
+
 /// What of it is there and may be read by everybody.
 pub(super) fn public() -> Vec<PathBuf> {
     let folder = Path::new(FOLDER);
@@ -124,4 +146,33 @@ pub(super) fn public() -> Vec<PathBuf> {
     // What a link leads to counts: the link itself may always be read.
     let is_public = |path: &PathBuf| path.metadata().is_ok_and(|found| found.permissions().mode() & 0o004 != 0);
     PUBLIC.iter().flat_map(of).filter(is_public).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_not_everybody_may_read_is_found_below_what_is_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |name: &str, mode: u32| {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            if name.ends_with('/') {
+                std::fs::create_dir_all(&path).unwrap();
+            } else {
+                std::fs::write(&path, "x").unwrap();
+            }
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        make("maven/settings.xml", 0o600);
+        make("maven/toolchains.xml", 0o644);
+        make("maven/keys/", 0o700);
+        make("maven/deep/down/pass", 0o640);
+        std::os::unix::fs::symlink("settings.xml", dir.path().join("maven/link")).unwrap();
+        let mut found = private(&[dir.path().join("maven"), dir.path().join("not-there")]);
+        found.sort();
+        let expected = ["maven/deep/down/pass", "maven/keys", "maven/settings.xml"];
+        assert_eq!(found, expected.map(|name| dir.path().join(name)));
+    }
 }

@@ -272,8 +272,16 @@ impl Sandbox {
         }
         if is_root {
             of.flag_of("--dir", Path::new(etc::FOLDER));
-            for path in etc::public() {
-                of.read(&path);
+            let shown = etc::public();
+            for path in &shown {
+                of.read(path);
+            }
+            for path in etc::private(&shown) {
+                if path.is_dir() {
+                    of.flag_of("--tmpfs", &path);
+                } else {
+                    of.put("--ro-bind", Path::new("/dev/null"), &path);
+                }
             }
         }
         of.flags(&["--proc", "/proc", "--dev", "/dev"]);
