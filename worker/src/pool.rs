@@ -203,6 +203,8 @@ async fn claims(
         };
         let mut claim = pool.store.claim(&request);
         let claimed = tokio::select! {
+            // First of all: a job that a worker puts back since it cannot do it must not be done by the same one.
+            biased;
             () = shutdown.cancelled() => {
                 if let Ok(Ok(claims)) = tokio::time::timeout(LAST_CLAIM, &mut claim).await {
                     give_back(pool, &claims.into_iter().map(|c| c.lease).collect::<Vec<_>>()).await;
