@@ -401,6 +401,10 @@ fn agents_and_presets_are_listed_and_checked() {
     let (status, checked) = json(&["agent", "check", "codex"], None);
     assert_eq!((status, &checked["credentials"]["login"]), (Some(1), &json!(".codex/auth.json")));
     assert!(checked["missing"][0].as_str().unwrap().contains("npm install -g @openai/codex"), "{checked}");
+    let (status, checked) = json(&["agent", "check", "plain"], None);
+    assert_eq!((status, &checked["found"]), (Some(1), &json!(false)));
+    assert!(checked["missing"][0].as_str().unwrap().contains("the file `x.sh` is not there"), "{checked}");
+    place.write("x.sh", "");
     assert_eq!(json(&["agent", "check", "plain"], None).0, Some(0));
     place.fails(&["agent", "check", "nobody"], 2, &["nobody", "agent list"]);
 }

@@ -129,19 +129,23 @@ pub async fn require_ready(config: &Config, role: Role) -> anyhow::Result<()> {
         require_keys_of_agents(config)?;
     }
     for (section, command) in commands {
-        let Some(program) = command.first() else { continue };
-        if !is_there(config, program) {
-            bail!("{section}.command: the program `{program}` is not there; install it, or name its path");
-        }
-        // `python3 agent.py`: without the file the interpreter would fail at each attempt.
-        let file = command.get(1).filter(|file| INTERPRETERS.contains(&program.as_str()) && !file.starts_with('-'));
-        if let Some(file) = file.filter(|file| !config.path(file).is_file()) {
-            bail!(
-                "{section}.command: the file `{file}` is not there; relative paths start at the configuration's folder"
-            );
+        if let Some(missing) = missing(config, &command) {
+            bail!("{section}.command: {missing}");
         }
     }
     Ok(())
+}
+
+/// What a command lacks to be run, and what to do about it.
+pub fn missing(config: &Config, command: &[String]) -> Option<String> {
+    let program = command.first()?;
+    if !is_there(config, program) {
+        return Some(format!("the program `{program}` is not there; install it, or name its path"));
+    }
+    // `python3 agent.py`: without the file the interpreter would fail at each attempt.
+    let file = command.get(1).filter(|file| INTERPRETERS.contains(&program.as_str()) && !file.starts_with('-'))?;
+    let lacks_file = !config.path(file).is_file();
+    lacks_file.then(|| format!("the file `{file}` is not there; relative paths start at the configuration's folder"))
 }
 
 /// Holds that the key of each provider is there that a reviewer may call. Without it every review would fail.

@@ -8,7 +8,7 @@ use refile_config::schema::AgentType;
 use refile_config::{Agent, Preset};
 use refile_worker::agent::preset::{Known, known, ready};
 use refile_worker::process::{self, Command};
-use refile_worker::service::is_there;
+use refile_worker::service::{is_there, missing as lacks};
 use serde_json::{Value, json};
 
 use super::dry;
@@ -89,7 +89,7 @@ fn of_agent(context: &Context, name: &str, agent: &Agent) -> anyhow::Result<Valu
         "model": agent.model,
         "command": ready.command,
         "program": program,
-        "found": program.is_some_and(|program| is_there(&context.config, program)),
+        "found": program.is_some() && lacks(&context.config, &ready.command).is_none(),
     }))
 }
 
@@ -128,8 +128,8 @@ async fn check(context: &Context, arguments: &AgentArguments) -> anyhow::Result<
         missing.extend(dry::key_missing(context, &agent));
         row["dry_prompt"] = Box::pin(dry::prompt(context, &agent, &mut missing)).await?;
     } else if !is_found {
-        let program = row["program"].as_str().unwrap_or_default();
-        missing.push(format!("the program `{program}` is not there"));
+        let command: Vec<String> = serde_json::from_value(row["command"].clone())?;
+        missing.extend(lacks(&context.config, &command));
     }
     if agent.kind == AgentType::Acp && is_found {
         row["version"] = Box::pin(dry::greeting(context, &agent, &mut missing)).await.into();

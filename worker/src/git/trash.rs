@@ -68,7 +68,8 @@ pub(super) fn remove(dir: &Path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     };
-    if let Err(error) = removed {
+    // Another process may have removed it meanwhile.
+    if let Err(error) = removed.or_else(|e| if e.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(e) }) {
         tracing::warn!(dir = %dir.display(), %error, "a folder could not be removed");
     }
 }
