@@ -81,7 +81,15 @@ impl Worker {
         let limits = Arc::new(limits(&self.config, &self.queues));
         let backpressure = Arc::new(Backpressure::new(self.store.clone(), self.config.clone(), limits));
         let forges = Arc::new(Forges::new(self.config.clone()));
-        let workspace = self.workspace.clone().with_forges(forges.clone()).keeping(secrets::of(&self.config).keys());
+        let workspace = self
+            .workspace
+            .clone()
+            .with_forges(forges.clone())
+            .keeping(secrets::of(&self.config).keys())
+            .for_jobs(self.concurrency);
+        if self.role == Role::Coder {
+            workspace.look_ahead();
+        }
         let worker = Arc::new(Self { client: self.client.behind(backpressure.clone()), workspace, ..self });
         Pool {
             store: worker.store.clone(),

@@ -166,6 +166,8 @@ pub(crate) struct Trees {
     pub(crate) cold_ms: f64,
     /// Where the base as it was before was, and ten files changed since.
     pub(crate) ahead_ms: f64,
+    /// The same of the last of several that began together.
+    pub(crate) together_ms: f64,
 }
 
 /// The start of `refile up`.
