@@ -8,7 +8,7 @@
 //! - `etc`: what of `/etc` is shown where the worker is root
 //! - `probe`: tries the sandbox at the start, and says what holds
 //! - `cgroup`: control groups, where they can be made
-//! - `capture`: the beginning and the end of an output
+//! - `capture`: the beginning and the end of an output, and the whole of it in a file
 //! - `secrets`: what must not show in it
 //! - `groups`: process groups, and the watchdog
 
@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
-pub use capture::Limits;
 pub(crate) use capture::Output;
+pub use capture::{Limits, Whole};
 use groups::Group;
 pub use groups::kill_all;
 pub(crate) use sandbox::GIVEN;
@@ -62,6 +62,8 @@ pub struct Command {
     pub limits: Limits,
     /// How much of its standard output is kept by itself, where that is read and not shown.
     pub stdout_limits: Option<Limits>,
+    /// Where its output goes whole as well.
+    pub whole: Option<Whole>,
     /// What must not show in its output. It is hidden before anything is cut.
     pub secrets: Secrets,
     /// What it may reach and use up; nothing for all that the worker may.
@@ -82,6 +84,7 @@ impl Command {
             timeout,
             limits: Limits::default(),
             stdout_limits: None,
+            whole: None,
             secrets: Secrets::default(),
             sandbox: None,
             holds_locks: false,

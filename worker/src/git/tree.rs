@@ -216,6 +216,11 @@ impl Tree {
         std::path::absolute(&path).map_err(GitError::folder("find", &path))
     }
 
+    /// A file beside the tree that goes with it, and that no command sees.
+    pub fn file_beside(&self, name: &str) -> PathBuf {
+        self.side.join(name)
+    }
+
     /// What lies in the folder now, as a git tree: new files included, ignored ones not.
     pub async fn write(&self) -> Result<String, GitError> {
         if !self.dir.symlink_metadata().is_ok_and(|m| m.is_dir()) {
