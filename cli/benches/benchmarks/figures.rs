@@ -157,6 +157,9 @@ pub(crate) struct Killed {
     pub(crate) p99_ms: f64,
 }
 
+/// How many attempts begin together where several do.
+pub(crate) const TOGETHER: usize = 4;
+
 /// The fetch of the base and the tree of an attempt.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Trees {

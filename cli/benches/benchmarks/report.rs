@@ -1,9 +1,8 @@
 //! The figures as `BENCHMARKS.md` and its plots.
 
-use crate::figures::{AtRate, Figures, Points, Throughput, Wait};
+use crate::figures::{AtRate, Figures, Points, TOGETHER, Throughput, Wait};
 use crate::svg::{Line, Plot, number};
 use crate::targets::{short, targets};
-use crate::trees::TOGETHER;
 
 /// The headings, in their order.
 pub(crate) const HEADINGS: [&str; 11] = [

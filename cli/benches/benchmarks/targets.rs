@@ -1,7 +1,6 @@
 //! What is aimed at, and whether it was reached: computed from the figures.
 
-use crate::figures::{Figures, Growth};
-use crate::trees::TOGETHER;
+use crate::figures::{Figures, Growth, TOGETHER};
 
 /// A bound that a figure is to keep.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -24,6 +24,7 @@ pub(super) const USED: &str = "used";
 /// A repository, and the bare copy of it that the worker keeps.
 #[derive(Debug, Clone)]
 pub struct Mirror {
+    /// The address as git is given it: without a login.
     pub(super) url: String,
     pub(super) git: Git,
     lock: PathBuf,
@@ -145,13 +146,18 @@ impl Mirror {
         .await
         .unwrap_or_else(|error| Err(std::io::Error::other(error)))
         .map_err(GitError::folder("lock", &used))?;
-        Ok(Self { url: url.to_owned(), git: Git::new(&named("git"), url), lock: named("lock"), _used: Arc::new(file) })
+        let (url, login) = match Login::of_address(url) {
+            Some((without, login)) => (without, Some(login)),
+            None => (url.to_owned(), None),
+        };
+        let git = Git::new(&named("git"), &url).with_login(login);
+        Ok(Self { url, git, lock: named("lock"), _used: Arc::new(file) })
     }
 
-    /// The same mirror, with a login for its server.
+    /// The same mirror, with a login for its server where there is one.
     #[must_use]
     pub fn with_login(self, login: Option<Login>) -> Self {
-        Self { git: self.git.with_login(login), ..self }
+        if login.is_some() { Self { git: self.git.with_login(login), ..self } } else { self }
     }
 
     /// Whether a folder holds the mirror of a repository already.
