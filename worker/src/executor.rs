@@ -44,6 +44,10 @@ impl Execute for AtWork {
         self.backpressure.room().await
     }
 
+    fn ready(&self) -> Result<(), String> {
+        self.worker.workspace.has_room()
+    }
+
     fn more_landings(&self) -> usize {
         if self.proposes() { 0 } else { self.worker.config.land.batch.saturating_sub(1) as usize }
     }

@@ -1,7 +1,6 @@
 //! Checks that need no model: the built-in ones about the diff, and the commands of the configuration.
 
 mod baseline;
-mod disk;
 pub mod policy;
 pub(crate) mod programs;
 
@@ -17,7 +16,8 @@ use tokio::io::AsyncReadExt as _;
 pub use baseline::Bases;
 use programs::Missing;
 
-use crate::agent::{digest, not_started};
+use crate::agent::{digest, no_room, not_started};
+use crate::disk;
 use crate::git::{GitError, Mirror, Tree};
 use crate::process::{self, Command, Exit, Finished, Reach, Secrets, Whole, tail};
 use crate::workspace::Claim;
@@ -262,6 +262,10 @@ fn could_not_run(gate: &Gate, done: &Finished, tree: &Tree, has_own_tmp: bool) -
             gate.name
         );
         return Some((FailureKind::Configuration, why));
+    }
+    if done.exit == Exit::NoRoom {
+        let failure = no_room(&format!("the gate `{}`", gate.name));
+        return Some((failure.kind, failure.detail));
     }
     // A shell tells of a child that was killed by 128 and the signal's number.
     if matches!(done.exit, Exit::Signal(KILL) | Exit::Code(KILLED)) {

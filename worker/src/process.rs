@@ -131,6 +131,8 @@ pub enum Exit {
     Signal(i32),
     /// Its time was up.
     TimedOut,
+    /// The disk of the worker's folder was nearly full.
+    NoRoom,
 }
 
 impl Exit {
@@ -151,6 +153,7 @@ impl std::fmt::Display for Exit {
             Self::Code(code) => write!(f, "ended with exit code {code}"),
             Self::Signal(signal) => write!(f, "was ended by signal {signal}"),
             Self::TimedOut => f.write_str("was stopped since its time was up"),
+            Self::NoRoom => f.write_str("was stopped since the disk was nearly full"),
         }
     }
 }
@@ -248,8 +251,8 @@ pub(crate) async fn run_into(command: &Command, output: &Output) -> Result<Finis
     };
     tokio::pin!(talk);
     let mut talked = false;
-    let deadline = tokio::time::sleep(command.timeout);
-    tokio::pin!(deadline);
+    let over = over(command);
+    tokio::pin!(over);
     let mut exit = None;
     let mut wait_error = None;
     while exit.is_none() {
@@ -259,7 +262,7 @@ pub(crate) async fn run_into(command: &Command, output: &Output) -> Result<Finis
                 Err(source) => { wait_error = Some(source); break }
             },
             () = &mut talk, if !talked => talked = true,
-            () = &mut deadline => {
+            why = &mut over => {
                 group.signal(Signal::SIGTERM);
                 let grace = tokio::time::sleep(GRACE);
                 tokio::pin!(grace);
@@ -270,7 +273,7 @@ pub(crate) async fn run_into(command: &Command, output: &Output) -> Result<Finis
                         () = &mut grace => break,
                     }
                 }
-                exit = Some(Exit::TimedOut);
+                exit = Some(why);
             }
         }
     }
@@ -286,6 +289,20 @@ pub(crate) async fn run_into(command: &Command, output: &Output) -> Result<Finis
         let _ = tokio::time::timeout(GRACE, &mut talk).await;
     }
     Ok(output.finish(exit.unwrap_or(Exit::TimedOut), started.elapsed()))
+}
+
+/// When a command has to be stopped, and why.
+async fn over(command: &Command) -> Exit {
+    let no_room = async {
+        match &command.sandbox {
+            Some(sandbox) => sandbox.no_room().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = tokio::time::sleep(command.timeout) => Exit::TimedOut,
+        () = no_room => Exit::NoRoom,
+    }
 }
 
 fn program(command: &Command) -> String {

@@ -186,6 +186,11 @@ impl Workspace {
         }
     }
 
+    /// Holds that there is room on its disk for a job to begin.
+    pub(crate) fn has_room(&self) -> Result<(), String> {
+        self.guard.as_ref().map_or(Ok(()), |guard| guard.has_room(&self.dir))
+    }
+
     /// The folder.
     pub fn dir(&self) -> &Path {
         &self.dir
