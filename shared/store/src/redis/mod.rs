@@ -52,6 +52,9 @@ use topology::{MOST_PARTITIONS, Topology};
 /// The layout of the keys that this program writes and reads; `lua/prelude.lua` tells it.
 const SCHEMA: &str = "4";
 
+/// What scripts that take leases answer for a task that is not in their partition.
+const NOT_HERE: u8 = 3;
+
 /// How long a change of the partitions may take that is under way elsewhere.
 const GROWING: Duration = Duration::from_secs(10);
 
@@ -61,7 +64,7 @@ pub struct RedisStore {
     link: Link,
     namespace: String,
     topology: RwLock<Arc<Topology>>,
-    /// Which partition the next claim starts at.
+    /// Which partition the next call starts at that may take from any.
     turn: AtomicU32,
     permits: permits::Permits,
     /// When this process last looked for outcomes that others left, in milliseconds since `started`.
@@ -242,6 +245,28 @@ impl RedisStore {
             }
         }
         Ok(answers)
+    }
+
+    /// The partitions, each call starting at another.
+    fn partitions_in_turn(&self) -> impl Iterator<Item = u32> + use<> {
+        let partitions = self.topology().partitions();
+        let first = self.turn.fetch_add(1, Ordering::Relaxed);
+        (0..partitions).map(move |n| first.wrapping_add(n) % partitions)
+    }
+
+    /// Runs a script that takes leases, where their tasks lie: `first`, then the leases. Its answers stand in the leases'
+    /// order; nothing for a task that is nowhere.
+    async fn on_leases(&self, script: &Script, first: Option<Vec<u8>>, leases: &[Lease]) -> Result<Vec<Option<u8>>> {
+        let run = |partition, leases: Vec<&Lease>| {
+            let leases = leases.into_iter().flat_map(lease_arguments);
+            let arguments: Vec<Vec<u8>> = first.clone().into_iter().chain(leases).collect();
+            async move {
+                let reply = self.run(partition, script, &slices(&arguments)).await?;
+                let answers: Vec<u8> = replies::read(script.name, reply)?;
+                Ok(answers.into_iter().map(|answer| Some(answer).filter(|a| *a != NOT_HERE)).collect())
+            }
+        };
+        self.routed(leases, |lease| Place::Home(&lease.task), run).await
     }
 
     async fn set_aside(&self, partition: u32, broken: &[replies::Broken]) -> Result<()> {

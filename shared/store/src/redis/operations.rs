@@ -8,7 +8,7 @@ use refile_core::{Queue, TaskId, Timestamp};
 
 use super::partition::Attempt;
 use super::replies;
-use super::{Place, RedisStore, event_log, lease_arguments, pauses, place_of, scripts, slices};
+use super::{Place, RedisStore, event_log, pauses, place_of, scripts};
 use crate::model::{
     Admission, Claim, ClaimRequest, Commit, Committed, Cursor, Entry, Filter, JobView, Lease, LeaseState, LoggedEvent,
     Page, Pause, PauseLength, PauseTarget, Paused, Place as JobPlace, Presence, Promoted, ProviderPart, Quarantined,
@@ -21,13 +21,6 @@ const SILENCE: Duration = Duration::from_mins(1);
 
 /// Whoever waits looks again after so long, woken or not: the end of a pause wakes nobody, and a token may get lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// What the scripts answer for a task that is not in their partition.
-const NOT_HERE: u8 = 3;
-
-fn here(answer: u8) -> Option<u8> {
-    Some(answer).filter(|a| *a != NOT_HERE)
-}
 
 #[async_trait]
 impl Store for RedisStore {
@@ -91,22 +84,8 @@ impl Store for RedisStore {
     }
 
     async fn extend(&self, leases: &[Lease], lease: Duration) -> Result<Vec<LeaseState>> {
-        let length = lease.as_millis().to_string();
-        let states = self
-            .routed(
-                leases,
-                |l| Place::Home(&l.task),
-                |partition, leases| {
-                    let mut arguments = vec![length.clone().into_bytes()];
-                    arguments.extend(leases.into_iter().flat_map(lease_arguments));
-                    async move {
-                        let reply = self.run(partition, &scripts::EXTEND, &slices(&arguments)).await?;
-                        let states: Vec<u8> = replies::read(scripts::EXTEND.name, reply)?;
-                        Ok(states.into_iter().map(here).collect())
-                    }
-                },
-            )
-            .await?;
+        let length = lease.as_millis().to_string().into_bytes();
+        let states = self.on_leases(&scripts::EXTEND, Some(length), leases).await?;
         let states: Vec<LeaseState> = states
             .into_iter()
             .map(|state| match state {
@@ -134,20 +113,7 @@ impl Store for RedisStore {
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<()> {
-        let released = self
-            .routed(
-                leases,
-                |l| Place::Home(&l.task),
-                |partition, leases| {
-                    let arguments: Vec<Vec<u8>> = leases.into_iter().flat_map(lease_arguments).collect();
-                    async move {
-                        let reply = self.run(partition, &scripts::RELEASE, &slices(&arguments)).await?;
-                        let released: Vec<u8> = replies::read(scripts::RELEASE.name, reply)?;
-                        Ok(released.into_iter().map(here).collect())
-                    }
-                },
-            )
-            .await?;
+        let released = self.on_leases(&scripts::RELEASE, None, leases).await?;
         if released.contains(&Some(1)) {
             self.wake_in_cluster(&Queue::ALL.iter().map(|q| q.as_str()).collect::<Vec<_>>()).await;
         }
@@ -160,10 +126,8 @@ impl Store for RedisStore {
         loop {
             let idle = self.idle_to_take_over(request.takeover);
             let (mut taken, mut is_broken, mut failed) = (Vec::new(), false, None);
-            let partitions = self.topology().partitions();
-            let first = self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            for n in 0..partitions {
-                let (partition, most) = (first.wrapping_add(n) % partitions, request.max - taken.len());
+            for partition in self.partitions_in_turn() {
+                let most = request.max - taken.len();
                 if most == 0 {
                     break;
                 }

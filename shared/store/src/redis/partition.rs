@@ -6,7 +6,7 @@ use refile_core::TaskId;
 use super::operations::only_if_nothing_else;
 use super::replies::{self, Broken, Leased, Record};
 use super::{Place, RedisStore, owner, scripts, slices};
-use crate::envelope::encode;
+use crate::envelope::{apart, encode};
 use crate::model::{Claim, ClaimRequest, JobView, Lease, Place as JobPlace, Report, Taken};
 use crate::{Result, StoreError};
 
@@ -29,9 +29,7 @@ impl RedisStore {
     /// was claimed elsewhere would lie there until its leases run out.
     pub(super) async fn claim_once(&self, request: &ClaimRequest, lease: &str) -> Result<Attempt> {
         let (mut attempt, mut more, mut failed) = (Attempt::default(), Vec::new(), None);
-        let partitions = self.topology().partitions();
-        let first = self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        for partition in (0..partitions).map(|n| first.wrapping_add(n) % partitions) {
+        for partition in self.partitions_in_turn() {
             if attempt.claims.len() == request.max {
                 break;
             }
@@ -93,13 +91,8 @@ impl RedisStore {
             // One for each job, those included that cannot be read: they stand in the jobs' order.
             jobs.iter().map(|job| job.as_ref().ok().and_then(|_| found.next().flatten())).collect()
         };
-        let (mut claims, mut broken) = (Vec::with_capacity(jobs.len()), Vec::new());
-        for (job, record) in jobs.into_iter().zip(records) {
-            match job.and_then(|job| job.with(record, &request.owner)) {
-                Ok(claim) => claims.push(claim),
-                Err(job) => broken.push(job),
-            }
-        }
+        let claims = jobs.into_iter().zip(records);
+        let (claims, broken) = apart(claims.map(|(job, record)| job.and_then(|job| job.with(record, &request.owner))));
         self.set_aside(partition, &broken).await?;
         let (granted, over) = self.take_permits(claims, &request.limits, request.lease).await?;
         Ok((granted, over, !broken.is_empty()))
@@ -207,21 +200,11 @@ impl RedisStore {
             command.arg("STREAMS").arg(&key).arg(">");
             entries.extend(replies::entries(self.on_outcomes(partition, &command).await?)?);
         }
-        let (mut outgoing, mut broken) = (Vec::with_capacity(entries.len()), Vec::new());
-        for entry in entries {
-            match replies::outgoing(entry) {
-                Ok(outcome) => outgoing.push(outcome),
-                Err(entry) => broken.push(entry),
-            }
-        }
+        let (outgoing, mut broken) = apart(entries.into_iter().map(replies::outgoing));
         let records = self.records_in(partition, outgoing.iter().map(|o| &o.task)).await?;
-        let mut taken = Vec::with_capacity(outgoing.len());
-        for (outcome, record) in outgoing.into_iter().zip(records) {
-            match outcome.with(partition, record) {
-                Ok(outcome) => taken.push(outcome),
-                Err(outcome) => broken.push(outcome),
-            }
-        }
+        let taken = outgoing.into_iter().zip(records).map(|(outcome, record)| outcome.with(partition, record));
+        let (taken, without_record) = apart(taken);
+        broken.extend(without_record);
         Ok((taken, broken))
     }
 
