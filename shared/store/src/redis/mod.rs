@@ -15,6 +15,7 @@
 //! - `listing`: tasks in order, over all partitions
 //! - `pauses`: pauses, and calls to providers that are let through
 //! - `permits`: what keeps jobs under the limits
+//! - `watching`: jobs, events, presence, what is set aside, and whether anything was lost
 //! - `event_log`: the event logs of the partitions as one
 //! - `replies`: from the scripts' replies to the model
 //! - [`mod@bench`]: what a benchmark needs of a server
@@ -30,6 +31,7 @@ mod partition;
 mod listing;
 mod pauses;
 mod permits;
+mod watching;
 mod event_log;
 mod replies;
 
@@ -43,7 +45,7 @@ use refile_core::TaskId;
 use refile_core::count::Count;
 use tokio::sync::Mutex;
 
-use crate::model::{Lease, Receipt};
+use crate::model::Receipt;
 use crate::{OpenOptions, Result, StoreError};
 use connection::Link;
 use scripts::Script;
@@ -51,9 +53,6 @@ use topology::{MOST_PARTITIONS, Topology};
 
 /// The layout of the keys that this program writes and reads; `lua/prelude.lua` tells it.
 const SCHEMA: &str = "4";
-
-/// What scripts that take leases answer for a task that is not in their partition.
-const NOT_HERE: u8 = 3;
 
 /// How long a change of the partitions may take that is under way elsewhere.
 const GROWING: Duration = Duration::from_secs(10);
@@ -254,21 +253,6 @@ impl RedisStore {
         (0..partitions).map(move |n| first.wrapping_add(n) % partitions)
     }
 
-    /// Runs a script that takes leases, where their tasks lie: `first`, then the leases. Its answers stand in the leases'
-    /// order; nothing for a task that is nowhere.
-    async fn on_leases(&self, script: &Script, first: Option<Vec<u8>>, leases: &[Lease]) -> Result<Vec<Option<u8>>> {
-        let run = |partition, leases: Vec<&Lease>| {
-            let leases = leases.into_iter().flat_map(lease_arguments);
-            let arguments: Vec<Vec<u8>> = first.clone().into_iter().chain(leases).collect();
-            async move {
-                let reply = self.run(partition, script, &slices(&arguments)).await?;
-                let answers: Vec<u8> = replies::read(script.name, reply)?;
-                Ok(answers.into_iter().map(|answer| Some(answer).filter(|a| *a != NOT_HERE)).collect())
-            }
-        };
-        self.routed(leases, |lease| Place::Home(&lease.task), run).await
-    }
-
     async fn set_aside(&self, partition: u32, broken: &[replies::Broken]) -> Result<()> {
         if broken.is_empty() {
             return Ok(());
@@ -379,16 +363,6 @@ impl RedisStore {
 fn place_of(receipt: &Receipt) -> (u32, &str) {
     let (partition, entry) = receipt.id.split_once(':').unwrap_or(("0", &receipt.id));
     (partition.parse().unwrap_or(0), entry)
-}
-
-/// A lease as the scripts take it.
-fn lease_arguments(lease: &Lease) -> [Vec<u8>; 4] {
-    [
-        lease.task.as_str().into(),
-        lease.phase.as_str().into(),
-        lease.fence.to_string().into(),
-        owner(&lease.owner).into(),
-    ]
 }
 
 /// An owner as a stored job holds it: without spaces.

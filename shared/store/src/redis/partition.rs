@@ -5,10 +5,14 @@ use refile_core::TaskId;
 
 use super::operations::only_if_nothing_else;
 use super::replies::{self, Broken, Leased, Record};
-use super::{Place, RedisStore, owner, scripts, slices};
+use super::scripts::{self, Script};
+use super::{Place, RedisStore, owner, slices};
 use crate::envelope::{apart, encode};
 use crate::model::{Claim, ClaimRequest, JobView, Lease, Place as JobPlace, Report, Taken};
 use crate::{Result, StoreError};
+
+/// What scripts that take leases answer for a task that is not in their partition.
+const NOT_HERE: u8 = 3;
 
 /// A field of many hashes' lines; nothing where there is no such line.
 type Column<T> = Vec<Option<T>>;
@@ -96,6 +100,26 @@ impl RedisStore {
         self.set_aside(partition, &broken).await?;
         let (granted, over) = self.take_permits(claims, &request.limits, request.lease).await?;
         Ok((granted, over, !broken.is_empty()))
+    }
+
+    /// Runs a script that takes leases, where their tasks lie: `first`, then the leases. Its answers stand in the leases'
+    /// order; nothing for a task that is nowhere.
+    pub(super) async fn on_leases(
+        &self,
+        script: &Script,
+        first: Option<Vec<u8>>,
+        leases: &[Lease],
+    ) -> Result<Vec<Option<u8>>> {
+        let run = |partition, leases: Vec<&Lease>| {
+            let leases = leases.into_iter().flat_map(lease_arguments);
+            let arguments: Vec<Vec<u8>> = first.clone().into_iter().chain(leases).collect();
+            async move {
+                let reply = self.run(partition, script, &slices(&arguments)).await?;
+                let answers: Vec<u8> = replies::read(script.name, reply)?;
+                Ok(answers.into_iter().map(|answer| Some(answer).filter(|a| *a != NOT_HERE)).collect())
+            }
+        };
+        self.routed(leases, |lease| Place::Home(&lease.task), run).await
     }
 
     /// Whether a lease is still there: it goes with the report.
@@ -244,4 +268,14 @@ impl RedisStore {
         self.routed(ids, Place::Home, |partition, ids| async move { self.records_in(partition, ids.into_iter()).await })
             .await
     }
+}
+
+/// A lease as the scripts take it.
+fn lease_arguments(lease: &Lease) -> [Vec<u8>; 4] {
+    [
+        lease.task.as_str().into(),
+        lease.phase.as_str().into(),
+        lease.fence.to_string().into(),
+        owner(&lease.owner).into(),
+    ]
 }
