@@ -121,9 +121,13 @@ impl<D: Dialect> Forge for Hub<D> {
     }
 
     async fn status(&self, commit: &str, verdict: Verdict, words: &str) -> Result<()> {
-        let Verdict::Success = verdict;
+        let state = match verdict {
+            Verdict::Pending => "pending",
+            Verdict::Success => "success",
+            Verdict::Failure => "failure",
+        };
         let words: String = words.chars().take(MAX_STATUS).collect();
-        let body = json!({"state": "success", "context": "refile", "description": words});
+        let body = json!({"state": state, "context": "refile", "description": words});
         let path = format!("{}/statuses/{}", self.path, encoded(commit));
         self.http.tell(Method::POST, &path, Some(&body)).await
     }
