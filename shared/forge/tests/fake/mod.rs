@@ -7,7 +7,7 @@ mod wire;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -299,8 +299,9 @@ impl Fake {
         Self { url, world }
     }
 
+    /// A test that failed while it held the world shows why all the same.
     pub fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap()
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does something at the moment at which the next request of that kind arrives.
