@@ -63,6 +63,9 @@ fn what_was_gated_on_an_older_base_is_gated_again_before_the_fleet_merges_it() {
         });
         assert_eq!(first["outcome"], "landing_rejected", "{kind:?}");
         assert_eq!(first["required_change"], "Fix the failing tests listed in the gate output");
+        let told = story.fake.world().status_of(first["change"]["head"].as_str().unwrap());
+        let words = "the gate `test` fails on the merged tree; the next attempt follows";
+        assert_eq!(told, Some(("failure".into(), words.into())), "{kind:?}");
         let log = git(&story.dir().join("origin.git"), &["log", "--format=%s", "main"]);
         assert_eq!(log, "by hand\nthe beginning");
     }
@@ -80,6 +83,10 @@ fn a_base_that_moved_holds_up_a_merge_for_one_run_of_the_gates() {
     let id = story.submit("Say hello");
     let task = story.ended(&id, "merged");
     assert_eq!(task["attempts"].as_array().unwrap().len(), 1);
+    let told = story.fake.world().statuses_of(task["pull_request"]["head"].as_str().unwrap());
+    let states: Vec<&str> = told.iter().map(|(state, _)| state.as_str()).collect();
+    assert_eq!(states, ["success", "pending", "pending", "success"], "{told:?}");
+    assert_eq!(told[1].1, "its base moved: the gates run again");
     let origin = story.dir().join("origin.git");
     assert_eq!(git(&origin, &["log", "-1", "--format=%(trailers:key=Refile-Task,valueonly)", "main"]), id);
 }
@@ -171,7 +178,7 @@ fn the_pull_request_of_a_task_that_was_called_off_is_closed() {
         let mut story = Story::new(kind, "", "", "poll = \"1s\"");
         story.up();
         let id = story.submit("One");
-        let (number, _) = story.proposed(&id, 1);
+        let (number, head) = story.proposed(&id, 1);
         story.json(&["task", "cancel", &id]);
         story.ended(&id, "cancelled");
         until("it is closed, told and tidied up", DEADLINE, || {
@@ -180,6 +187,8 @@ fn the_pull_request_of_a_task_that_was_called_off_is_closed() {
         });
         let said = story.fake.world().comments_on(number);
         assert_eq!(said.iter().filter(|words| words.contains("was called off")).count(), 1, "{kind:?}: {said:?}");
+        let (state, words) = story.fake.world().status_of(&head).unwrap();
+        assert!(state == "failure" && words.starts_with("called off by "), "{kind:?}: {state}: {words}");
     }
 }
 
@@ -206,7 +215,7 @@ fn the_pull_request_of_a_rejected_task_is_closed() {
     let mut story = Story::new(ForgeKind::Github, "max_attempts = 1\non_exhausted = \"reject\"", "", "poll = \"1s\"");
     story.up();
     let id = story.submit("One");
-    let (number, _) = story.proposed(&id, 1);
+    let (number, head) = story.proposed(&id, 1);
     story.fake.world().review(number, "ann", "CHANGES_REQUESTED", "Do more.", &[]);
     story.ended(&id, "rejected");
     until("it is closed, told and tidied up", DEADLINE, || {
@@ -215,6 +224,7 @@ fn the_pull_request_of_a_rejected_task_is_closed() {
     });
     let said = story.fake.world().comments_on(number);
     assert_eq!(said.iter().filter(|words| words.contains("was rejected")).count(), 1, "{said:?}");
+    assert_eq!(story.fake.world().status_of(&head), Some(("failure".into(), "the task was rejected".into())));
 }
 
 /// A task that waits for a person says so on its pull request, with what the last reviewer said.
@@ -225,15 +235,43 @@ fn the_pull_request_of_an_escalated_task_tells_it() {
     story.configure("echo APPROVE", verdict);
     story.up();
     let id = story.submit("One");
-    let (number, _) = story.proposed(&id, 1);
+    let (number, head) = story.proposed(&id, 1);
     story.fake.world().review(number, "ann", "CHANGES_REQUESTED", "Do more.", &[]);
-    story.ended(&id, "escalated");
+    let task = story.ended(&id, "escalated");
     let said = until("it is told", DEADLINE, || {
         let said = story.fake.world().comments_on(number);
         said.iter().any(|words| words.contains("waits for a person")).then_some(said)
     });
     assert!(said.iter().any(|words| words.contains("Attempt 2") && words.contains("Say it louder.")), "{said:?}");
     assert_eq!(story.fake.world().pulls[0].state, "open");
+    let waits = ("failure".to_owned(), "waits for a person: attempts exhausted".to_owned());
+    assert_eq!(story.fake.world().status_of(&head), Some(waits));
+    // Taken as it is, another commit comes, and the looks in between say nothing twice.
+    let told = story.fake.world().statuses_of(&head).len();
+    story.json(&["escalation", "approve", task["escalations"][0]["id"].as_str().unwrap()]);
+    let (_, second) = story.proposed(&id, 2);
+    assert_eq!(story.fake.world().status_of(&second).unwrap().0, "success");
+    assert_eq!(story.fake.world().statuses_of(&head).len(), told);
+}
+
+/// A status is for people to read: a token that may not set one, or a forge that never takes one, ends no landing.
+#[test]
+fn a_status_that_cannot_be_set_holds_up_nothing() {
+    for status in [403, 500] {
+        let mut story = Story::new(ForgeKind::Github, "", "", "poll = \"1s\"");
+        if status == 403 {
+            story.fake.fault(Method::POST, "/statuses/", status, 1_000);
+        }
+        story.up();
+        let id = story.submit("One");
+        let (number, head) = story.proposed(&id, 1);
+        story.fake.fault(Method::POST, "/statuses/", status, 1);
+        story.fake.world().review(number, "ann", "CHANGES_REQUESTED", "Do more.", &[]);
+        story.proposed(&id, 2);
+        assert!(story.fake.world().statuses_of(&head).iter().all(|(state, _)| state == "success"), "{status}");
+        story.fake.world().merge(number, "ann", "by hand").unwrap();
+        story.ended(&id, "merged");
+    }
 }
 
 /// The forge never lets it through: `task show` says what it said.

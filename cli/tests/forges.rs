@@ -32,13 +32,19 @@ fn from_the_issue_to_the_merge(kind: ForgeKind) {
         let comments = world.comments_on(number);
         assert_eq!(comments.len(), 1, "{comments:?}");
         assert!(comments[0].contains("Attempt 1: approved on"), "{comments:?}");
-        assert!(world.statuses.iter().any(|(commit, status)| *commit == head && status["state"] == "success"));
+        assert_eq!(world.status_of(&head), Some(("success".into(), "attempt 1 approved by strict".into())));
     }
     let remarks = [("work.txt", 1, "This line.")];
     story.fake.world().review(number, "ann", "CHANGES_REQUESTED", "Greet by name. A bare hello is rude.", &remarks);
     let (same, second) = story.proposed(&id, 2);
     assert_eq!(same, number);
     assert_ne!(second, head);
+    {
+        let world = story.fake.world();
+        let asked = "changes requested by ann; the next attempt follows";
+        assert_eq!(world.status_of(&head), Some(("failure".into(), asked.into())));
+        assert_eq!(world.status_of(&second), Some(("success".into(), "attempt 2 approved by strict".into())));
+    }
     let task = story.show(&id);
     let first = &task["attempts"][0];
     assert_eq!(first["required_change"], "Greet by name.");
@@ -127,7 +133,7 @@ fn a_conflict_goes_back_to_the_coder(kind: ForgeKind) {
     let mut story = Story::new(kind, "", "", "poll = \"1s\"");
     story.up();
     let id = story.submit("One");
-    let (number, _) = story.proposed(&id, 1);
+    let (number, head) = story.proposed(&id, 1);
     let first = story.dir().join("first");
     std::fs::write(first.join("work.txt"), "theirs\n").unwrap();
     git(&first, &["add", "-A"]);
@@ -138,6 +144,10 @@ fn a_conflict_goes_back_to_the_coder(kind: ForgeKind) {
     let task = story.show(&id);
     let demand = "Rebase onto main and resolve conflicts before reopening";
     assert_eq!(task["attempts"][0]["required_change"], demand);
+    let told = story.fake.world().statuses_of(&head);
+    let [(first, _), (second, _), .., (last, words)] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!([first, second, last], ["success", "pending", "failure"], "{told:?}");
+    assert_eq!(words, "conflicts with `main`; the next attempt follows");
     story.fake.world().merge(number, "ann", "by hand").unwrap();
     story.ended(&id, "merged");
 }

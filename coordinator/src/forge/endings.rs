@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use refile_core::decide::What;
 use refile_core::{Task, TaskId, TaskState};
-use refile_forge::{State, Thread, comment_once, tell_verdicts, text};
+use refile_forge::{State, Thread, Verdict, comment_once, is_told, tell_verdicts, text};
 
-use super::pull_requests::{is_for_people, is_to_be_merged, tidy};
+use super::pull_requests::{is_for_people, is_to_be_merged, tell_status, tidy};
 use super::{LookError, Watch};
 
 /// Events or tasks that are read from the store at a time.
@@ -78,8 +78,8 @@ impl Watch<'_> {
         }
     }
 
-    /// Says what became of a task on its open pull requests, once, with what reviewers said last; closes those of a task
-    /// that is over.
+    /// Says what became of a task on its open pull requests and the commits that they show, once, with what reviewers said
+    /// last; closes those of a task that is over.
     async fn end(&mut self, task: &Task) -> Result<(), LookError> {
         // What has landed closed its pull request by that.
         if matches!(task.state, TaskState::Merged | TaskState::Accepted) {
@@ -96,7 +96,11 @@ impl Watch<'_> {
             if matches!(forge.pull_request(known.number).await?.state, State::Open { .. }) {
                 let on = Thread::PullRequest(known.number);
                 tell_verdicts(forge.as_ref(), known.number, task, phase).await?;
-                comment_once(forge.as_ref(), on, &marker, &outcome).await?;
+                // The comment comes last: where it stands all is said.
+                if !is_told(forge.as_ref(), on, &marker).await? {
+                    tell_status(forge.as_ref(), task, known, Verdict::Failure, &text::status_by_end(task)).await?;
+                    comment_once(forge.as_ref(), on, &marker, &outcome).await?;
+                }
                 if task.state.is_final() {
                     forge.close(on).await?;
                     tidy(forge.as_ref(), task, known).await;

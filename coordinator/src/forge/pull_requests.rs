@@ -5,7 +5,7 @@ use refile_core::event::News;
 use refile_core::failure::FailureKind;
 use refile_core::task::PullRequest;
 use refile_core::{Event, Phase, PhaseState, Refusal, Task, TaskState};
-use refile_forge::{Forge, ForgeError, Merge, State, text};
+use refile_forge::{Forge, ForgeError, Merge, State, Verdict, text};
 use refile_store::Filter;
 
 use super::{LookError, Watch};
@@ -65,6 +65,12 @@ impl Watch<'_> {
             seen => seen?,
         };
         let Some(news) = news else { return Ok(()) };
+        // Before it counts: then a worker may begin, and has the last word.
+        if let Some((verdict, words)) = text::status_by_news(&news)
+            && self.waits_still(task, phase, known).await?
+        {
+            tell_status(forge.as_ref(), task, known, verdict, &words).await?;
+        }
         let is_over = matches!(news, News::Merged { .. } | News::Closed { by: Some(_) });
         let merged = if let News::Merged { commit, .. } = &news { Some(commit.clone()) } else { None };
         let event = Event::Forge { phase: phase.name.clone(), number: known.number, news };
@@ -118,6 +124,12 @@ impl Watch<'_> {
         Ok(found.into_iter().flatten().next().map(|found| found.task))
     }
 
+    /// Whether the task still waits for this. The look may have taken long: somebody may have called it off meanwhile.
+    async fn waits_still(&self, task: &Task, phase: &Phase, known: &PullRequest) -> Result<bool, LookError> {
+        let now = self.read(task).await?;
+        Ok(now.as_ref().and_then(|task| task.phase(&phase.name)?.waiting_pull_request()) == Some(known))
+    }
+
     /// Merges a pull request, where the fleet is to do it: only what the gates let through with the base as it is. The forge
     /// has no way to ask for that in the same step as the merge, so the base is looked at right before it.
     async fn merge(
@@ -133,9 +145,7 @@ impl Watch<'_> {
             return Ok(None);
         }
         let base = forge.head_of(&task.base).await?;
-        // The look may have taken long: somebody may have called the task off meanwhile.
-        let now = self.read(task).await?;
-        if now.as_ref().and_then(|task| task.phase(&phase.name)?.waiting_pull_request()) != Some(known) {
+        if !self.waits_still(task, phase, known).await? {
             return Ok(None);
         }
         Ok(Some(match blocked {
@@ -156,6 +166,24 @@ impl Watch<'_> {
 /// Whether only a person can mend it.
 pub(super) fn is_for_people(error: &ForgeError) -> bool {
     matches!(error.kind, FailureKind::Auth | FailureKind::Repository | FailureKind::Configuration)
+}
+
+/// Says on the commit that a pull request shows how the fleet stands to it. Nothing waits for that, except for a forge that
+/// wants to be left alone.
+pub(super) async fn tell_status(
+    forge: &dyn Forge,
+    task: &Task,
+    known: &PullRequest,
+    verdict: Verdict,
+    words: &str,
+) -> Result<(), ForgeError> {
+    match forge.status(&known.head, verdict, words).await {
+        Err(error) if error.kind != FailureKind::RateLimit => {
+            tracing::warn!(task = %task.id, commit = known.head, %error, "the commit's status could not be set");
+            Ok(())
+        }
+        said => said,
+    }
 }
 
 /// The phase of a task that has a pull request which people can still decide on.

@@ -14,6 +14,8 @@ use crate::{Forge, Issue, Merge, Message, Proposal, PullRequest, Result, State, 
 
 /// The access level from which on somebody may write.
 const DEVELOPER: u32 = 30;
+/// The longest words of a status, in characters.
+const MAX_STATUS: usize = 255;
 
 /// A project on GitLab.
 #[derive(Debug)]
@@ -245,10 +247,14 @@ impl Forge for GitLab {
     }
 
     async fn status(&self, commit: &str, verdict: Verdict, words: &str) -> Result<()> {
-        let Verdict::Success = verdict;
-        let words: String = words.chars().take(255).collect();
+        let state = match verdict {
+            Verdict::Pending => "pending",
+            Verdict::Success => "success",
+            Verdict::Failure => "failed",
+        };
+        let words: String = words.chars().take(MAX_STATUS).collect();
         let path = format!("{}/statuses/{}", self.path, encoded(commit));
-        let body = json!({"state": "success", "name": "refile", "description": words});
+        let body = json!({"state": state, "name": "refile", "description": words});
         match self.http.tell(Method::POST, &path, Some(&body)).await {
             // It says so where the commit has that status already.
             Err(error) if error.is(&[400]) && error.detail.contains("Cannot transition status") => Ok(()),

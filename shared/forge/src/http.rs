@@ -1,6 +1,12 @@
-//! One forge's API over HTTP: requests, pages, errors, and the forge's own limits.
+//! One forge's API over HTTP: requests, errors, and the forge's own limits.
+//!
+//! # Layout
+//! - `kept`: answers that are kept for the question whether anything has changed
+//! - `listing`: pages
 
-use std::collections::{BTreeMap, VecDeque};
+mod kept;
+mod listing;
+
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,23 +19,17 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::ForgeError;
+use kept::Kept;
+use listing::last_page;
 
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest answer that is read, in bytes.
 const MAX_BODY: usize = 8 << 20;
-/// The most pages of one listing.
-const MAX_PAGES: u32 = 10;
-/// Entries on a page; Gitea gives no more than 50.
-const PAGE: usize = 50;
 /// The wait where the forge names none: GitHub asks for a minute at least.
 const SHORTEST: Duration = Duration::from_mins(1);
 /// The longest wait that is believed.
 const LONGEST: Duration = Duration::from_hours(1);
-/// Answers that are kept for the question whether anything has changed.
-const MAX_KEPT: usize = 2_000;
-/// What they may take up together, in bytes.
-const MAX_KEPT_BYTES: usize = 32 << 20;
 
 /// A token; it is never shown.
 #[derive(Clone)]
@@ -62,33 +62,6 @@ struct Answer {
     last: Option<u32>,
 }
 
-/// Answers by address, each with its tag. The one that was kept for longest goes first.
-#[derive(Debug, Default)]
-struct Kept {
-    answers: BTreeMap<String, (HeaderValue, Answer)>,
-    order: VecDeque<String>,
-    bytes: usize,
-}
-
-impl Kept {
-    fn get(&self, url: &str) -> Option<(HeaderValue, Answer)> {
-        self.answers.get(url).cloned()
-    }
-
-    fn keep(&mut self, url: String, tag: HeaderValue, answer: Answer) {
-        self.bytes += answer.body.len();
-        match self.answers.insert(url.clone(), (tag, answer)) {
-            Some((_, old)) => self.bytes -= old.body.len(),
-            None => self.order.push_back(url),
-        }
-        while self.order.len() > MAX_KEPT || self.bytes > MAX_KEPT_BYTES {
-            let oldest = self.order.pop_front().and_then(|url| self.answers.remove(&url));
-            let Some((_, old)) = oldest else { return };
-            self.bytes -= old.body.len();
-        }
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -110,40 +83,6 @@ impl Http {
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ForgeError> {
         let answer = self.call(Method::GET, path, None).await?;
         self.read(path, &answer.body)
-    }
-
-    /// Reads a listing, page by page and no further than there is any sense in.
-    pub(crate) async fn pages<T: DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, ForgeError> {
-        self.listing(path, false).await
-    }
-
-    /// The same of what is listed oldest first: where it is too long, what is in the middle is left out, and not the news at
-    /// its end.
-    pub(crate) async fn history<T: DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, ForgeError> {
-        self.listing(path, true).await
-    }
-
-    async fn listing<T: DeserializeOwned>(&self, path: &str, skips: bool) -> Result<Vec<T>, ForgeError> {
-        let size = if self.kind == ForgeKind::Gitea { "limit" } else { "per_page" };
-        let joint = if path.contains('?') { '&' } else { '?' };
-        let mut all = Vec::new();
-        let (mut page, mut read) = (1, 0);
-        while read < MAX_PAGES {
-            let at = format!("{path}{joint}{size}={PAGE}&page={page}");
-            let answer = self.call(Method::GET, &at, None).await?;
-            let found: Vec<T> = self.read(&at, &answer.body)?;
-            read += 1;
-            let is_last = found.len() < PAGE;
-            all.extend(found);
-            if is_last {
-                return Ok(all);
-            }
-            let skipped_to =
-                answer.last.filter(|_| skips && page == 1).map_or(0, |last| (last + 2).saturating_sub(MAX_PAGES));
-            page = skipped_to.max(page + 1);
-        }
-        tracing::debug!(api = self.api, path, read = all.len(), "the forge lists more than is read");
-        Ok(all)
     }
 
     /// Sends something and reads what came of it.
@@ -314,13 +253,6 @@ fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim)
 }
 
-/// The number of a listing's last page: `<https://…?page=7>; rel="last"` among the links.
-fn last_page(links: &str) -> Option<u32> {
-    let last = links.split(',').find(|link| link.contains("rel=\"last\""))?;
-    let query = last.split_once('?')?.1.split('>').next()?;
-    query.split('&').find_map(|pair| pair.strip_prefix("page="))?.parse().ok()
-}
-
 /// How long the forge wants to be left alone: `retry-after` (seconds, or a date), else when its limit is reset.
 fn wait(headers: &HeaderMap) -> Option<Duration> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -391,30 +323,6 @@ mod tests {
             assert!((90..=101).contains(&wait.as_secs()), "{wait:?}");
         }
         assert_eq!(wait(&headers(&[("retry-after", "soon".into())])), None);
-    }
-
-    #[test]
-    fn the_last_page_stands_among_the_links() {
-        let links = r#"<https://h/x?page=2&per_page=50>; rel="next", <https://h/x?per_page=50&page=14>; rel="last""#;
-        assert_eq!(last_page(links), Some(14));
-        for none in ["", "x", r#"<https://h/x?page=2>; rel="next""#, r#"<https://h/x?page=z>; rel="last""#] {
-            assert_eq!(last_page(none), None, "{none}");
-        }
-    }
-
-    #[test]
-    fn what_was_kept_for_longest_goes_first() {
-        let mut kept = Kept::default();
-        let tag = HeaderValue::from_static("t");
-        let answer = |size: usize| Answer { body: vec![0; size], last: None };
-        for n in 0..=MAX_KEPT {
-            kept.keep(n.to_string(), tag.clone(), answer(1));
-        }
-        assert_eq!((kept.answers.len(), kept.bytes), (MAX_KEPT, MAX_KEPT));
-        assert!(kept.get("0").is_none() && kept.get("1").is_some());
-        kept.keep("1".to_owned(), tag.clone(), answer(MAX_KEPT_BYTES));
-        assert!(kept.bytes <= MAX_KEPT_BYTES, "{}", kept.bytes);
-        assert_eq!(kept.answers.len(), kept.order.len());
     }
 
     #[test]

@@ -1,69 +1,95 @@
-//! What GitHub and Gitea have in common: most of the wire format, and the calls that differ in nothing.
+//! What GitHub and Gitea have in common: most of the wire format, and all calls but a few.
 
+use std::fmt::Debug;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use refile_core::event::HumanReview;
 use reqwest::Method;
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::http::{Http, encoded};
-use crate::{Issue, Proposal, PullRequest, Result, State, Thread, Verdict};
+use crate::{Forge, Issue, Merge, Message, Proposal, PullRequest, Result, State, Thread, Verdict};
 
 /// How many reviews are looked into at a time; more have to wait for the next look.
 const MAX_REVIEWS: usize = 20;
+/// The longest words of a status, in characters.
+const MAX_STATUS: usize = 140;
 
 /// A project on one of the two.
 #[derive(Debug)]
-pub(crate) struct Hub {
+pub(crate) struct Hub<D> {
     pub(crate) http: Arc<Http>,
     pub(crate) owner: String,
     /// Where the project's part of the API begins.
     pub(crate) path: String,
+    dialect: PhantomData<D>,
 }
 
-impl Hub {
+/// What the two do not have in common.
+#[async_trait]
+pub(crate) trait Dialect: Debug + Sized + Send + Sync + 'static {
+    /// How open issues are asked for: newest first, without their label.
+    const ISSUES: &'static str;
+    /// Whether comments come in pages, and not all at once.
+    const PAGED_COMMENTS: bool;
+
+    /// What comes after the project where a branch is removed.
+    fn branch(branch: &str) -> String;
+
+    /// See [`Forge::find`].
+    async fn find(hub: &Hub<Self>, branch: &str) -> Result<Option<PullRequest>>;
+
+    /// The person who closed a pull request.
+    async fn closed_by(hub: &Hub<Self>, number: u64) -> Result<Option<String>>;
+
+    /// Tells the forge to merge; gives the commit. The forge's no is an error here.
+    async fn merge(hub: &Hub<Self>, number: u64, head: &str, message: &Message) -> Result<Option<String>>;
+}
+
+impl<D> Hub<D> {
     pub(crate) fn new(http: Arc<Http>, project: &str) -> Self {
         let (owner, name) = project.split_once('/').unwrap_or((project, ""));
-        Self { http, owner: owner.to_owned(), path: format!("/repos/{}/{}", encoded(owner), encoded(name)) }
+        let path = format!("/repos/{}/{}", encoded(owner), encoded(name));
+        Self { http, owner: owner.to_owned(), path, dialect: PhantomData }
     }
 
-    pub(crate) async fn create(&self, proposal: &Proposal) -> Result<PullRequest> {
+    fn comments_on(&self, on: Thread) -> String {
+        let (Thread::PullRequest(number) | Thread::Issue(number)) = on;
+        format!("{}/issues/{number}/comments", self.path)
+    }
+}
+
+#[async_trait]
+impl<D: Dialect> Forge for Hub<D> {
+    async fn find(&self, branch: &str) -> Result<Option<PullRequest>> {
+        D::find(self, branch).await
+    }
+
+    async fn create(&self, proposal: &Proposal) -> Result<PullRequest> {
         let Proposal { branch, base, title, body, .. } = proposal;
         let body = json!({"title": title, "body": body, "head": branch, "base": base});
         let made: Pull = self.http.send(Method::POST, &format!("{}/pulls", self.path), &body).await?;
         Ok(made.read())
     }
 
-    pub(crate) async fn update(&self, number: u64, proposal: &Proposal) -> Result<()> {
+    async fn update(&self, number: u64, proposal: &Proposal) -> Result<()> {
         let body = json!({"title": proposal.title, "body": proposal.body});
         self.http.tell(Method::PATCH, &format!("{}/pulls/{number}", self.path), Some(&body)).await
     }
 
-    /// Closes a pull request or an issue.
-    pub(crate) async fn close(&self, on: Thread) -> Result<()> {
-        let path = match on {
-            Thread::PullRequest(number) => format!("{}/pulls/{number}", self.path),
-            Thread::Issue(number) => format!("{}/issues/{number}", self.path),
-        };
-        self.http.tell(Method::PATCH, &path, Some(&json!({"state": "closed"}))).await
+    async fn pull_request(&self, number: u64) -> Result<PullRequest> {
+        let pull: Pull = self.http.get(&format!("{}/pulls/{number}", self.path)).await?;
+        let mut read = pull.read();
+        if let State::Closed { by } = &mut read.state {
+            *by = D::closed_by(self, number).await?;
+        }
+        Ok(read)
     }
 
-    pub(crate) async fn comment(&self, on: Thread, text: &str) -> Result<()> {
-        let (Thread::PullRequest(number) | Thread::Issue(number)) = on;
-        let path = format!("{}/issues/{number}/comments", self.path);
-        self.http.tell(Method::POST, &path, Some(&json!({"body": text}))).await
-    }
-
-    pub(crate) async fn status(&self, commit: &str, verdict: Verdict, words: &str) -> Result<()> {
-        let Verdict::Success = verdict;
-        let words: String = words.chars().take(MAX_STATUS).collect();
-        let body = json!({"state": "success", "context": "refile", "description": words});
-        let path = format!("{}/statuses/{}", self.path, encoded(commit));
-        self.http.tell(Method::POST, &path, Some(&body)).await
-    }
-
-    pub(crate) async fn head_of(&self, branch: &str) -> Result<String> {
+    async fn head_of(&self, branch: &str) -> Result<String> {
         #[derive(Deserialize)]
         struct Branch {
             commit: Commit,
@@ -77,10 +103,65 @@ impl Hub {
         Ok(found.commit.sha)
     }
 
-    pub(crate) async fn changes_requested(&self, number: u64, known: &[String]) -> Result<Vec<HumanReview>> {
+    async fn changes_requested(&self, number: u64, known: &[String]) -> Result<Vec<HumanReview>> {
         let pull = format!("{}/pulls/{number}", self.path);
         let reviews = self.http.history(&format!("{pull}/reviews")).await?;
         with_words(&self.http, &pull, reviews, known).await
+    }
+
+    async fn comments(&self, on: Thread) -> Result<Vec<String>> {
+        let path = self.comments_on(on);
+        let found: Vec<Comment> =
+            if D::PAGED_COMMENTS { self.http.history(&path).await? } else { self.http.get(&path).await? };
+        Ok(found.into_iter().filter_map(|comment| comment.body).collect())
+    }
+
+    async fn comment(&self, on: Thread, text: &str) -> Result<()> {
+        self.http.tell(Method::POST, &self.comments_on(on), Some(&json!({"body": text}))).await
+    }
+
+    async fn status(&self, commit: &str, verdict: Verdict, words: &str) -> Result<()> {
+        let state = match verdict {
+            Verdict::Pending => "pending",
+            Verdict::Success => "success",
+            Verdict::Failure => "failure",
+        };
+        let words: String = words.chars().take(MAX_STATUS).collect();
+        let body = json!({"state": state, "context": "refile", "description": words});
+        let path = format!("{}/statuses/{}", self.path, encoded(commit));
+        self.http.tell(Method::POST, &path, Some(&body)).await
+    }
+
+    async fn merge(&self, number: u64, head: &str, message: &Message) -> Result<Merge> {
+        match D::merge(self, number, head, message).await {
+            Ok(Some(commit)) => Ok(Merge::Done { commit }),
+            Ok(None) => Ok(Merge::NotYet { why: "it was told to merge and has not yet".to_owned() }),
+            // Gitea also while it still looks for conflicts, right after a push.
+            Err(error) if error.is(&[405, 422]) => Ok(Merge::NotYet { why: error.detail }),
+            Err(error) if error.is(&[409]) => Ok(Merge::Moved),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn issues(&self, label: &str) -> Result<Vec<Issue>> {
+        let path = format!("{}/issues?{}&labels={}", self.path, D::ISSUES, encoded(label));
+        Ok(issues(self.http.pages(&path).await?))
+    }
+
+    async fn close(&self, on: Thread) -> Result<()> {
+        let path = match on {
+            Thread::PullRequest(number) => format!("{}/pulls/{number}", self.path),
+            Thread::Issue(number) => format!("{}/issues/{number}", self.path),
+        };
+        self.http.tell(Method::PATCH, &path, Some(&json!({"state": "closed"}))).await
+    }
+
+    async fn delete_branch(&self, branch: &str) -> Result<()> {
+        match self.http.tell(Method::DELETE, &format!("{}/{}", self.path, D::branch(branch)), None).await {
+            // GitHub's word for one that is not there is 422.
+            Err(error) if error.is(&[404, 422]) => Ok(()),
+            result => result,
+        }
     }
 }
 
@@ -168,17 +249,17 @@ impl Pull {
 }
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct Review {
-    pub(crate) id: u64,
-    pub(crate) user: Option<User>,
-    pub(crate) state: String,
+struct Review {
+    id: u64,
+    user: Option<User>,
+    state: String,
     #[serde(default)]
-    pub(crate) body: Option<String>,
+    body: Option<String>,
     #[serde(default)]
-    pub(crate) commit_id: Option<String>,
+    commit_id: Option<String>,
     /// Of Gitea alone; GitHub has a state for it.
     #[serde(default)]
-    pub(crate) dismissed: bool,
+    dismissed: bool,
     /// Of Gitea alone: whether the reviewer's word counts there.
     #[serde(default)]
     official: bool,
@@ -196,12 +277,12 @@ impl Review {
 
 /// What is said of one place in the diff.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Remark {
-    pub(crate) body: String,
+struct Remark {
+    body: String,
     #[serde(default)]
-    pub(crate) path: Option<String>,
+    path: Option<String>,
     #[serde(default, alias = "position")]
-    pub(crate) line: Option<u64>,
+    line: Option<u64>,
 }
 
 impl Remark {
@@ -245,14 +326,14 @@ async fn with_words(http: &Http, pull: &str, reviews: Vec<Review>, known: &[Stri
 }
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct Comment {
+struct Comment {
     #[serde(default)]
-    pub(crate) body: Option<String>,
+    body: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct Label {
-    pub(crate) name: String,
+struct Label {
+    name: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -272,7 +353,7 @@ pub(crate) struct Ticket {
 }
 
 /// The issues among what is listed, oldest first.
-pub(crate) fn issues(tickets: Vec<Ticket>) -> Vec<Issue> {
+fn issues(tickets: Vec<Ticket>) -> Vec<Issue> {
     let mut issues: Vec<Issue> = tickets
         .into_iter()
         .filter(|ticket| ticket.pull_request.is_none())
@@ -286,6 +367,3 @@ pub(crate) fn issues(tickets: Vec<Ticket>) -> Vec<Issue> {
     issues.sort_by_key(|issue| issue.number);
     issues
 }
-
-/// The longest words of a status, in characters.
-const MAX_STATUS: usize = 140;

@@ -6,7 +6,7 @@
 //! - [`error`]: why a call came to nothing, as a kind of failure
 //! - [`place`]: which forge a repository lies on
 //! - `http`: requests, pages, errors, and the forge's own limits
-//! - `hub`: what GitHub and Gitea have in common
+//! - `hub`: what GitHub and Gitea have in common, and the few calls in which they differ
 //! - `github`, `gitea`, `gitlab`: the three wire formats
 //! - [`forges`]: the forges of a configuration, each with one client for the whole process
 //! - [`login`]: how git gets in over HTTP
@@ -112,8 +112,12 @@ pub enum Thread {
 /// What is said of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
+    /// The fleet has still to do something on it.
+    Pending,
     /// The fleet's gates and reviewers let it through.
     Success,
+    /// The fleet takes its word back.
+    Failure,
 }
 
 /// What came of a merge.
@@ -259,10 +263,14 @@ pub async fn tell_verdicts(forge: &dyn Forge, number: u64, task: &Task, phase: &
     Ok(())
 }
 
+/// Whether a comment with this marker is there.
+pub async fn is_told(forge: &dyn Forge, on: Thread, marker: &str) -> Result<bool> {
+    Ok(forge.comments(on).await?.iter().any(|comment| comment.contains(marker)))
+}
+
 /// Adds a comment unless one with this marker is there; tells whether it did.
 pub async fn comment_once(forge: &dyn Forge, on: Thread, marker: &str, text: &str) -> Result<bool> {
-    let there = forge.comments(on).await?;
-    if there.iter().any(|comment| comment.contains(marker)) {
+    if is_told(forge, on, marker).await? {
         return Ok(false);
     }
     forge.comment(on, &format!("{marker}\n{text}")).await?;

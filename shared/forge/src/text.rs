@@ -1,10 +1,12 @@
 //! What people read on the forge. Words of models, reviewers and issues stand in fences there: they name nobody, link to
 //! nothing, close nothing and format nothing.
 
+use refile_core::event::News;
+use refile_core::gate::{EMPTY_DIFF, MERGE_CONFLICT};
 use refile_core::task::{Approval, Attempt, Review};
-use refile_core::{Phase, Task, TaskState};
+use refile_core::{Outcome, Phase, Task, TaskState};
 
-use crate::Message;
+use crate::{Message, Verdict};
 
 /// What every marker begins with. A marker is a comment that nobody sees; it tells what has been said already.
 pub const MARKER: &str = "<!-- refile ";
@@ -13,6 +15,10 @@ pub const MARKER: &str = "<!-- refile ";
 const MAX_TITLE: usize = 200;
 /// The longest words of others in one text, in characters.
 const MAX_WORDS: usize = 20_000;
+/// The longest name in a status, in characters: with it the whole has to fit into 140, which is what GitHub shows.
+const MAX_NAME: usize = 70;
+/// What a status says where the fleet works on.
+const NEXT: &str = "the next attempt follows";
 
 /// One line of at most `max` characters, without what cannot be seen.
 fn line(text: &str, max: usize) -> String {
@@ -70,9 +76,60 @@ pub fn body(task: &Task, approval: &Approval, attempt: &Attempt, issue: Option<u
     format!("{text}\n{}", trailers(task, approval))
 }
 
-/// What a commit's status says.
+/// What the status of a commit says that was let through.
 pub fn status(approval: &Approval) -> String {
-    format!("attempt {} approved by {}", approval.attempt, line(&approval.by.to_string(), 80))
+    format!("attempt {} approved by {}", approval.attempt, line(&approval.by.to_string(), MAX_NAME))
+}
+
+/// What the status of a commit says whose pull request the fleet has news of; nothing where its word stands.
+pub fn status_by_news(news: &News) -> Option<(Verdict, String)> {
+    match news {
+        News::ChangesRequested { reviews } => {
+            let by = reviews.first().map(|review| line(&review.by, MAX_NAME)).unwrap_or_default();
+            Some((Verdict::Failure, format!("changes requested by {by}; {NEXT}")))
+        }
+        News::BaseMoved { .. } => Some((Verdict::Pending, "its base moved: the gates run again".to_owned())),
+        News::Conflicts => Some((Verdict::Pending, "conflicts with its base: looked at again".to_owned())),
+        News::Merged { .. } | News::Closed { .. } | News::NotYet { .. } => None,
+    }
+}
+
+/// What the status of a commit says that is looked at again with another base.
+pub fn status_by_base(base: &str) -> String {
+    format!("looked at again with `{}` as it is now", line(base, MAX_NAME))
+}
+
+/// What the status of a commit says that did not stand that; nothing where the outcome takes no word back.
+pub fn status_by_landing(outcome: &Outcome, base: &str) -> Option<(Verdict, String)> {
+    let base = line(base, MAX_NAME);
+    match outcome {
+        Outcome::LandingRejected { gate } => {
+            let why = match gate.name.as_str() {
+                MERGE_CONFLICT => format!("conflicts with `{base}`"),
+                EMPTY_DIFF => format!("`{base}` already holds all that it does"),
+                name => format!("the gate `{}` fails on the merged tree", line(name, MAX_NAME)),
+            };
+            Some((Verdict::Failure, format!("{why}; {NEXT}")))
+        }
+        Outcome::Rebased { .. } => {
+            let why = format!("no longer what was approved on `{base}`; another commit follows");
+            Some((Verdict::Pending, why))
+        }
+        _ => None,
+    }
+}
+
+/// What the status of a commit says whose task was called off.
+pub fn status_by_call(by: &str) -> String {
+    format!("called off by {}", line(by, MAX_NAME))
+}
+
+/// What the status of a commit says whose task ended without it, or waits for a person.
+pub fn status_by_end(task: &Task) -> String {
+    match task.open_escalations().next() {
+        Some(escalation) => format!("waits for a person: {}", escalation.reason.as_str().replace('_', " ")),
+        None => format!("the task was {}", task.state),
+    }
 }
 
 /// The marker of the comment on one review.
@@ -150,6 +207,8 @@ fn slug(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use refile_core::event::HumanReview;
+
     use super::*;
 
     #[test]
@@ -193,6 +252,27 @@ mod tests {
         assert!(said(&task(serde_json::json!([panel]), judge)).ends_with("Reviewed-by: judge (x, z)\n"));
         let person = task(serde_json::json!([review("x", "approved")]), serde_json::json!({"person": "ann"}));
         assert!(!said(&person).contains("(x)"), "{}", said(&person));
+    }
+
+    #[test]
+    fn a_status_is_one_short_line_whatever_the_names_are() {
+        let long = "n\n".repeat(500);
+        let review = HumanReview { id: "1".to_owned(), by: long.clone(), head: String::new(), words: String::new() };
+        let gate = |name: &str| {
+            let gate = serde_json::from_value(serde_json::json!({"name": name, "passed": false})).unwrap();
+            status_by_landing(&Outcome::LandingRejected { gate }, &long).unwrap().1
+        };
+        let all = [
+            status_by_news(&News::ChangesRequested { reviews: vec![review] }).unwrap().1,
+            status_by_base(&long),
+            status_by_call(&long),
+            gate(&long),
+            gate(MERGE_CONFLICT),
+            gate(EMPTY_DIFF),
+        ];
+        for words in all {
+            assert!(words.chars().count() <= 140 && !words.contains('\n'), "{words}");
+        }
     }
 
     #[test]

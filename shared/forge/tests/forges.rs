@@ -109,7 +109,7 @@ async fn one_that_was_opened_although_the_answer_was_lost_is_found() {
 }
 
 #[tokio::test]
-async fn a_comment_is_said_once_and_a_status_is_of_a_commit() {
+async fn a_comment_is_said_once() {
     for kind in ForgeKind::ALL {
         let Place { fake, forge, head, .. } = &place(kind);
         let number = propose(forge.as_ref(), &proposal(head, "one")).await.unwrap().number;
@@ -121,13 +121,34 @@ async fn a_comment_is_said_once_and_a_status_is_of_a_commit() {
             }
             assert_eq!(fake.world().comments_on(number), ["<!-- refile task=t1 -->\nwords"]);
         }
-        forge.status(head, Verdict::Success, "fine").await.unwrap();
-        let world = fake.world();
-        assert_eq!((world.statuses.len(), &world.statuses[0].0), (1, head));
-        assert_eq!(
-            (&world.statuses[0].1["state"], &world.statuses[0].1["description"]),
-            (&"success".into(), &"fine".into())
-        );
+    }
+}
+
+#[tokio::test]
+async fn a_status_is_of_a_commit_and_may_be_said_twice() {
+    for kind in ForgeKind::ALL {
+        let Place { fake, forge, head, .. } = &place(kind);
+        let failed = if kind == ForgeKind::Gitlab { "failed" } else { "failure" };
+        let all = [
+            (Verdict::Success, "success"),
+            (Verdict::Pending, "pending"),
+            (Verdict::Failure, failed),
+            (Verdict::Pending, "pending"),
+            (Verdict::Success, "success"),
+        ];
+        for (verdict, state) in all {
+            for _ in 0..2 {
+                forge.status(head, verdict, state).await.unwrap();
+                let world = fake.world();
+                let (commit, told) = world.statuses.last().unwrap();
+                assert_eq!((commit, &told["state"], &told["description"]), (head, &state.into(), &state.into()));
+            }
+        }
+        forge.status(head, Verdict::Failure, &"ä".repeat(1_000)).await.unwrap();
+        let most = if kind == ForgeKind::Gitlab { 255 } else { 140 };
+        assert_eq!(fake.world().status_of(head).unwrap().1.chars().count(), most, "{kind:?}");
+        let unknown = forge.status(&"0".repeat(40), Verdict::Failure, "x").await.unwrap_err();
+        assert_eq!(unknown.kind, FailureKind::Repository, "{kind:?}");
     }
 }
 

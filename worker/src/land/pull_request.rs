@@ -9,13 +9,16 @@ use refile_config::Merging;
 use refile_core::event::News;
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::task::PullRequest;
-use refile_core::{Outcome, Phase, Task};
+use refile_core::{Outcome, Phase};
 use refile_forge::{Forge, ForgeError, Forges, Proposal, State, Thread, Verdict, comment_once, tell_verdicts, text};
 
 use super::fit::Fit;
 use super::{LandJob, Leases};
 use crate::code::git;
 use crate::git::{Expected, GitError, Mirror, Push, names};
+
+/// What is said of a status that the forge does not take.
+const STATUS_UNSET: &str = "the commit's status could not be set";
 
 /// Proposes an approved change on its forge. `leases` knows the one job.
 pub async fn propose(job: &LandJob<'_>, forges: &Forges, merging: Merging, leases: &dyn Leases) -> Outcome {
@@ -42,8 +45,10 @@ async fn proposed(
     let branch = format!("{}pull-request", names::attempt_branches(&task.id));
     let mut found = there(forge.as_ref(), phase, &branch).await?;
     if let (Some(by), Some(open)) = (&approval.called_off, found.as_ref().filter(|found| is_open(found))) {
-        found = Some(close(forge.as_ref(), task, open.number, by).await?);
+        found = Some(close(job, forge.as_ref(), open, by).await?);
     }
+    // It was let through once, and may have to be taken back.
+    let is_shown = found.as_ref().is_some_and(|found| is_open(found) && found.head == approval.head);
     if let Some((pull_request, news)) = found.and_then(|found| ended(found, phase, &branch)) {
         job.tidy(&mirror).await;
         return Ok(Outcome::PullRequestEnded { pull_request, news });
@@ -52,10 +57,20 @@ async fn proposed(
         job.tidy(&mirror).await;
         return Ok(Outcome::CalledOff);
     }
-    if let Some(outcome) = job.check_approved(&mirror, &base).await? {
-        return Ok(outcome);
+    if is_shown && base != job.change.base_commit {
+        // Whoever put the job into the queue may have said so, and a person has not.
+        require(leases).await?;
+        say(job, forge.as_ref(), &approval.head, Verdict::Pending, &text::status_by_base(&task.base)).await;
     }
-    if let Some(outcome) = misfit(job, &mirror, &base).await? {
+    let outcome = match job.check_approved(&mirror, &base).await? {
+        None => misfit(job, &mirror, &base).await?,
+        found => found,
+    };
+    if let Some(outcome) = outcome {
+        if let Some((verdict, words)) = text::status_by_landing(&outcome, &task.base).filter(|_| is_shown) {
+            require(leases).await?;
+            say(job, forge.as_ref(), &approval.head, verdict, &words).await;
+        }
         return Ok(outcome);
     }
     // The gates take their time: the job may be another worker's by now, or called off.
@@ -73,7 +88,7 @@ async fn proposed(
     require(leases).await?;
     let pull_request = refile_forge::propose(forge.as_ref(), &proposal).await?;
     let said = forge.status(&approval.head, Verdict::Success, &text::status(approval)).await;
-    optional(job, "the commit's status could not be set", said)?;
+    optional(job, STATUS_UNSET, said)?;
     let said = tell_verdicts(forge.as_ref(), pull_request.number, task, phase).await;
     optional(job, "the verdicts could not be told", said)?;
     let open = PullRequest {
@@ -128,7 +143,14 @@ fn is_open(found: &refile_forge::PullRequest) -> bool {
 
 /// Closes the pull request of a task that was called off, and gives it as it is then: the forge may have merged it a moment
 /// before, and afterwards it cannot.
-async fn close(forge: &dyn Forge, task: &Task, number: u64, by: &str) -> Result<refile_forge::PullRequest, Failure> {
+async fn close(
+    job: &LandJob<'_>,
+    forge: &dyn Forge,
+    open: &refile_forge::PullRequest,
+    by: &str,
+) -> Result<refile_forge::PullRequest, Failure> {
+    let (task, number) = (job.site.task, open.number);
+    say(job, forge, &open.head, Verdict::Failure, &text::status_by_call(by)).await;
     let on = Thread::PullRequest(number);
     comment_once(forge, on, &text::called_off_marker(task), &text::called_off(task, by)).await?;
     let closed = forge.close(on).await;
@@ -193,6 +215,13 @@ async fn publish(job: &LandJob<'_>, mirror: &Mirror, phase: &Phase, branch: &str
     match mirror.push(head, branch, expected).await.map_err(git)? {
         Push::Done => Ok(()),
         Push::Moved => Err(failure(&format!("`{branch}` moved while it was brought up to date"))),
+    }
+}
+
+/// Says on a commit that it is not let through for now. What the gates said must not be lost for that: it is not tried again.
+async fn say(job: &LandJob<'_>, forge: &dyn Forge, commit: &str, verdict: Verdict, words: &str) {
+    if let Err(error) = forge.status(commit, verdict, words).await {
+        tracing::warn!(task = %job.site.task.id, commit, %error, "{STATUS_UNSET}");
     }
 }
 

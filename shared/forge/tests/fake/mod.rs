@@ -7,7 +7,7 @@ mod wire;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -243,6 +243,18 @@ impl World {
         of.map(|comment| comment.body.clone()).collect()
     }
 
+    /// The statuses that a commit was given, oldest first, by the name that GitHub has for each.
+    pub fn statuses_of(&self, commit: &str) -> Vec<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap().replace("failed", "failure");
+        let of = self.statuses.iter().filter(|(of, _)| of == commit);
+        of.map(|(_, body)| (text(&body["state"]), body["description"].as_str().unwrap().to_owned())).collect()
+    }
+
+    /// The status that a commit has.
+    pub fn status_of(&self, commit: &str) -> Option<(String, String)> {
+        self.statuses_of(commit).pop()
+    }
+
     pub fn asked(&self, method: &Method, path: &str) -> usize {
         self.requests.iter().filter(|(m, p, _)| m == method && p.contains(path)).count()
     }
@@ -287,8 +299,9 @@ impl Fake {
         Self { url, world }
     }
 
+    /// A test that failed while it held the world shows why all the same.
     pub fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap()
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does something at the moment at which the next request of that kind arrives.

@@ -273,6 +273,19 @@ fn status(world: &mut World, commit: &str, body: &Value) -> (u16, Value) {
     if world.git(&["cat-file", "-e", &format!("{commit}^{{commit}}")]).is_err() {
         return (422, json!({"message": "No commit found for SHA"}));
     }
+    let state = text(body, "state");
+    let (known, name): (&[&str], _) = match world.kind {
+        ForgeKind::Github | ForgeKind::Gitea => (&["error", "failure", "pending", "success"], "context"),
+        ForgeKind::Gitlab => (&["pending", "running", "success", "failed", "canceled", "skipped"], "name"),
+    };
+    assert_eq!(body[name], "refile");
+    if !known.contains(&state.as_str()) {
+        return (422, json!({"message": "Validation Failed: state is not included in the list"}));
+    }
+    let is_pending = state == "pending" && world.status_of(commit).is_some_and(|(state, _)| state == "pending");
+    if world.kind == ForgeKind::Gitlab && is_pending {
+        return (400, json!({"message": "Cannot transition status via :enqueue from :pending"}));
+    }
     world.statuses.push((commit.to_owned(), body.clone()));
     (201, json!({"id": 1}))
 }
