@@ -2,7 +2,7 @@
 //! nothing, close nothing and format nothing.
 
 use refile_core::task::{Approval, Attempt, Review};
-use refile_core::{Phase, Task, TaskState};
+use refile_core::{Phase, Task, TaskState, counted};
 
 use crate::Message;
 
@@ -139,8 +139,7 @@ pub fn outcome(task: &Task) -> Option<String> {
         TaskState::Rejected => format!("was rejected{proposed}"),
         TaskState::Cancelled => "was called off".to_owned(),
     };
-    let s = if attempts == 1 { "" } else { "s" };
-    Some(format!("Task {id} {what}, after {attempts} attempt{s}.\n"))
+    Some(format!("Task {id} {what}, after {}.\n", counted(attempts, "attempt")))
 }
 
 /// What can stand in a marker and cannot end it.

@@ -336,6 +336,9 @@ pub struct Decided {
     /// Why, in their words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// The gates that had failed on what they approved.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overridden_gates: Vec<String>,
 }
 
 /// What agents and reviewers use up.
@@ -389,6 +392,11 @@ impl Task {
 }
 
 impl Attempt {
+    /// The names of the gates that failed on it.
+    pub fn failed_gates(&self) -> impl Iterator<Item = &str> {
+        self.gates.iter().filter(|gate| !gate.passed).map(|gate| gate.name.as_str())
+    }
+
     /// An attempt that nothing has come of yet.
     pub fn new(number: u32, agent: &str, started_at: Timestamp) -> Self {
         Self {
