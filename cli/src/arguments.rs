@@ -221,7 +221,7 @@ pub(crate) struct TaskArgument {
 pub(crate) struct LogArguments {
     /// The task's id, or the beginning of it
     pub(crate) task: String,
-    /// Print transcripts, gate outputs, reviewers' prompts and replies whole
+    /// Print prompts, transcripts, gate outputs and reviewers' replies whole
     #[arg(long)]
     pub(crate) full: bool,
 }

@@ -35,6 +35,7 @@ impl Context {
     pub(crate) fn new(global: &Global) -> anyhow::Result<Self> {
         let flags: Vec<_> = global.store.clone().map(|url| ("store", url)).into_iter().collect();
         let (config, sources) = refile_config::load(global.config.as_deref(), std::env::vars(), &flags)?;
+        sources.unread().iter().for_each(|variable| tracing::warn!("{variable}"));
         Ok(Self {
             config: Arc::new(config),
             sources,
@@ -46,7 +47,7 @@ impl Context {
 
     /// How this program is called on the same configuration, for commands that are printed to be copied.
     pub(crate) fn command(&self) -> String {
-        self.file.as_ref().map_or_else(|| "refile".to_owned(), |file| command_with(file))
+        self.file.as_ref().map_or_else(program, |file| command_with(file))
     }
 
     /// Opens the store.
@@ -111,13 +112,25 @@ pub(crate) async fn look_for_task(store: &dyn Store, given: &str) -> anyhow::Res
 
 /// How this program is called on a configuration.
 pub(crate) fn command_with(file: &Path) -> String {
-    let file = file.display().to_string();
-    let is_plain = file.chars().all(|c| c.is_alphanumeric() || "/._-+:@".contains(c));
-    if is_plain {
-        format!("refile --config {file}")
-    } else {
-        format!("refile --config '{}'", file.replace('\'', r"'\''"))
-    }
+    format!("{} --config {}", program(), quoted(file))
+}
+
+/// How this program is called: by its name where a shell would find this very file by it, else by its path.
+pub(crate) fn program() -> String {
+    const NAME: &str = "refile";
+    let Ok(own) = std::env::current_exe() else { return NAME.to_owned() };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|dir| dir.join(NAME)).find(|file| file.is_file());
+    let is_own =
+        found.and_then(|file| file.canonicalize().ok()).is_some_and(|file| own.canonicalize().ok() == Some(file));
+    if is_own { NAME.to_owned() } else { quoted(&own) }
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let path = path.display().to_string();
+    let is_plain = path.chars().all(|c| c.is_alphanumeric() || "/._-+:@".contains(c));
+    if is_plain { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
 /// Who is at the keyboard.

@@ -8,7 +8,7 @@ use refile_coordinator::Coordinator;
 use refile_coordinator::calibration::keep_figures;
 use refile_core::count::Count;
 use refile_core::failure::Failure;
-use refile_core::{Queue, TaskState};
+use refile_core::{Queue, TaskState, counted};
 use refile_store::artifacts::Artifacts;
 use refile_store::{PauseTarget, Paused, Stats, Store};
 use refile_telemetry::{Health, Metrics, process};
@@ -44,6 +44,7 @@ pub(crate) struct Parts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) artifacts: Artifacts,
     pub(crate) metrics: Metrics,
+    pub(crate) guard: Arc<Guard>,
 }
 
 /// Holds that the fleet could do its work: agents, reviewers and keys are configured and there. Says what is most likely not
@@ -62,7 +63,7 @@ impl Fleet {
         serve: bool,
         shutdown: CancellationToken,
     ) -> anyhow::Result<(Self, Option<std::net::SocketAddr>)> {
-        let Parts { config, store, artifacts, metrics } = parts;
+        let Parts { config, store, artifacts, metrics, guard } = parts;
         let coordinator = Coordinator {
             store: store.clone(),
             config: config.clone(),
@@ -72,7 +73,6 @@ impl Fleet {
         };
         let listener: Option<TcpListener> = if serve { Some(coordinator.listen().await?) } else { None };
         let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
-        let guard = Guard::start(&config).await?;
         let worker = |role: Role, concurrency: usize| -> anyhow::Result<Worker> {
             Ok(Worker {
                 store: store.clone(),
@@ -161,11 +161,7 @@ impl Fleet {
 pub(crate) async fn waits(store: &dyn Store, stats: &Stats) -> Option<String> {
     let waiting = |of: Queue| stats.depth.iter().filter(|((queue, _), _)| *queue == of).map(|(_, n)| n).sum::<u64>();
     let counts = [(waiting(Queue::Code), "attempt"), (waiting(Queue::Review), "review")];
-    let said: Vec<String> = counts
-        .iter()
-        .filter(|(n, _)| *n > 0)
-        .map(|(n, what)| format!("{n} {what}{}", if *n == 1 { "" } else { "s" }))
-        .collect();
+    let said: Vec<String> = counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| counted(*n, what)).collect();
     let wait = if counts.iter().map(|(n, _)| n).sum::<u64>() == 1 { "waits" } else { "wait" };
     let paused: Vec<String> =
         store.pauses().await.ok()?.iter().filter(|paused| paused.holds).filter_map(told).collect();

@@ -123,6 +123,19 @@ fn one_that_prints_a_gigabyte_has_its_output_cut_and_its_change_taken() {
     assert!(log.len() < 200_000 && log.contains("999900011 bytes left out"), "{} bytes", log.len());
 }
 
+#[test]
+fn one_that_misses_a_file_in_the_sandbox_is_told_what_shows_more_to_it() {
+    let script = "f=nothing.py; python3 $f";
+    let place = confined(script, "");
+    let done = Done::of(&place);
+    let says = ["No such file or directory", "agents.fixer.readable = [\"PATH\"] shows it"];
+    done.escalated(&place, 1, "coder_unavailable", &says).uncharged(&place, "No such file");
+    // Where nothing is hidden, nothing is to be shown.
+    let open = desk(script, "echo APPROVE", "sandbox = \"off\"\n[repository]\nurl = \"repo\"", "");
+    let done = Done::of(&open);
+    assert!(!done.shown.to_string().contains("readable"), "{done}");
+}
+
 /// Gives a folder to a user, with all that is in it.
 fn give(path: &Path, user: u32) {
     chown(path, Some(user), Some(user)).unwrap();

@@ -211,7 +211,10 @@ fn an_escalation_is_decided_once_and_by_what_makes_sense() {
     assert_eq!(place.run(&["up", "--drain"]).status, 3);
     let escalation = format!("{id}.1");
     place.fails(&["escalation", "refile", &escalation], 2, &["REQUIRED_CHANGE"]);
-    place.fails(&["escalation", "refile", &escalation, "  "], 1, &["required change", "imperative"]);
+    for empty in ["", "  ", "---"] {
+        let says = ["the required change is empty", "one imperative sentence", "such as"];
+        place.fails(&["escalation", "refile", "--", &escalation, empty], 1, &says);
+    }
     place.fails(&["escalation", "refile", &escalation, "Do it", "--attempts", "0"], 2, &["--attempts"]);
     place.fails(&["escalation", "approve", &format!("{id}.7")], 1, &["no escalation"]);
     assert_eq!(place.json(&["escalation", "list"]).as_array().unwrap().len(), 1, "it still waits");
@@ -237,6 +240,87 @@ fn there_is_nothing_to_approve_where_the_attempt_left_nothing() {
     assert_eq!(place.run(&["up", "--drain"]).status, 3);
     place.fails(&["escalation", "approve", &id], 1, &["no change to approve", "reject"]);
     assert_eq!(place.json(&["task", "show", &id])["state"], "escalated");
+    let shown = place.ok(&["escalation", "show", &id]);
+    assert!(!shown.contains("escalation approve") && !shown.contains("task diff"), "{shown}");
+    for can_work in ["task log", "escalation refile", "escalation retry", "escalation reject"] {
+        assert!(shown.contains(can_work), "no {can_work:?} in {shown}");
+    }
+    place.ok(&["task", "cancel", &id]);
+    let shown = place.ok(&["escalation", "show", &format!("{id}.1")]);
+    assert!(shown.contains("nothing left to decide: the task is cancelled"), "{shown}");
+    assert!(!shown.contains("escalation reject"), "{shown}");
+}
+
+#[test]
+fn who_approves_over_a_failed_gate_is_told_and_it_is_kept() {
+    let place = Desk::with("cat > work.txt", "echo APPROVE", "[[gates]]\nname = \"lint\"\nrun = \"false\"");
+    let [one, other] = ["x", "y"].map(|title| place.submit(title));
+    assert_eq!(place.run(&["up", "--drain"]).status, 3);
+    let shown = place.ok(&["escalation", "show", &one]);
+    assert!(shown.contains("escalation approve") && shown.contains("although this failed: lint"), "{shown}");
+    let approved = place.json(&["escalation", "approve", &one]);
+    assert_eq!((&approved["state"], &approved["overridden_gates"]), (&"open".into(), &serde_json::json!(["lint"])));
+    let said = place.ok(&["escalation", "approve", &other, "--note", "false alarm"]);
+    assert!(said.contains("although this failed: lint"), "{said}");
+    let decided = &place.json(&["task", "show", &other])["escalations"][0]["decision"];
+    assert_eq!(decided["overridden_gates"], serde_json::json!(["lint"]));
+    for command in ["task", "escalation"] {
+        let what = if command == "task" { "log" } else { "show" };
+        let id = if command == "task" { other.clone() } else { format!("{other}.1") };
+        let told = place.ok(&[command, what, &id]);
+        assert!(told.contains("approve by ann, over what failed: lint: false alarm"), "{told}");
+    }
+    // Of what passed its gates nothing is said.
+    let fine = Desk::with("cat > work.txt", STRICT_REVIEWER, "[[gates]]\nname = \"lint\"\nrun = \"true\"");
+    let id = fine.submit("x");
+    assert_eq!(fine.run(&["up", "--drain"]).status, 3);
+    assert!(!fine.ok(&["escalation", "show", &id]).contains("although"));
+    assert_eq!(fine.json(&["escalation", "approve", &id])["overridden_gates"], serde_json::json!([]));
+    assert!(!fine.ok(&["task", "log", &id]).contains("over what failed"));
+}
+
+#[test]
+fn the_log_holds_what_people_said_and_in_full_what_attempts_started_with() {
+    let place = Desk::with("cat > work.txt", STRICT_REVIEWER, "");
+    let id = place.submit("Say hello");
+    assert_eq!(place.run(&["up", "--drain"]).status, 3);
+    let said = "Write DONE into work.txt. It is what the reviewer looks for.";
+    place.ok(&["escalation", "refile", &id, said, "--note", "as agreed", "--attempts", "2"]);
+    place.ok(&["up", "--drain"]);
+    let log = place.ok(&["task", "log", &id]);
+    for words in ["refile by ann: as agreed", &format!("required change: {said}"), "for 2 more attempts"] {
+        assert!(log.contains(words), "no {words:?} in {log}");
+    }
+    assert!(!log.contains("## ATTEMPT #2") && !log.contains("what it started with"), "{log}");
+    let full = place.ok(&["task", "log", &id, "--full"]);
+    assert_eq!(full.matches("--- what it started with").count(), 2, "{full}");
+    assert!(full.contains("    ## ATTEMPT #2 — previous attempt rejected"), "{full}");
+}
+
+#[test]
+fn nothing_goes_on_in_a_task_that_waits_or_is_over_and_what_nobody_knows_is_no_zero() {
+    let place = Desk::with("exit 3", "echo APPROVE", "");
+    let config = std::fs::read_to_string(place.path("refile.toml")).unwrap();
+    place.write("refile.toml", &config.replace("[policy]\n", "[policy]\nmax_infra_failures = 1\n"));
+    let id = place.submit("x");
+    assert!(place.ok(&["task", "show", &id]).contains("going on"));
+    assert_eq!(place.run(&["up", "--drain"]).status, 3);
+    let shown = place.ok(&["task", "show", &id]);
+    assert!(shown.contains("waits for a person: coder_unavailable") && !shown.contains("going on"), "{shown}");
+    assert!(shown.lines().any(|line| line.contains("fixer") && line.contains("waits for a person")), "{shown}");
+    assert!(shown.contains("s of work; tokens and cost are unknown") && !shown.contains('$'), "{shown}");
+    assert_eq!(place.json(&["task", "show", &id])["attempts"][0]["outcome"], serde_json::Value::Null);
+}
+
+#[test]
+fn a_variable_that_nothing_reads_is_told() {
+    let place = Desk::new();
+    let run = |args: &[&str], name: &str| common::command::ended(place.command(args).env(name, "x").output().unwrap());
+    let told = run(&["task", "list"], "REFILE_STROE").must(0, &["REFILE_STROE", "did you mean REFILE_STORE?", "WARN"]);
+    assert_eq!(told.err.lines().count(), 1, "{told:?}");
+    run(&["up", "--drain"], "REFILE_MAX_ATTEMPTS").must(0, &["did you mean REFILE_POLICY_MAX_ATTEMPTS?"]);
+    // What the fleet tells its commands is none of those: an agent may run this program.
+    assert_eq!(run(&["task", "list"], "REFILE_TASK_ID").err, "");
 }
 
 #[test]

@@ -119,8 +119,9 @@ impl Bug {
     /// What the judge says to a request.
     fn verdict(&self, packet: &str) -> Value {
         let (_, rest) = packet.split_once("The diff has ").unwrap();
-        let (files, rest) = rest.split_once(" files; its hash is ").unwrap();
-        let receipt = json!({ "files": files.parse::<u32>().unwrap(), "diff_hash": &rest[..12] });
+        let (files, rest) = rest.split_once(" file").unwrap();
+        let (_, hash) = rest.split_once("; its hash is ").unwrap();
+        let receipt = json!({ "files": files.parse::<u32>().unwrap(), "diff_hash": &hash[..12] });
         let adds = |bad: &str| packet.lines().any(|line| line.starts_with('+') && line.contains(bad));
         let mut said = match &self.judge {
             Some([bad, demand, why]) if adds(bad) => {

@@ -143,7 +143,8 @@ fn a_person_decides(place: &Desk, config: &str, readme: &str, repository: &Path)
     };
     let first = open(readme);
     let shown = place.ok(&on(config, &["escalation", "show", &first]));
-    let copied = format!("refile --config {config} escalation approve {first}");
+    // The program is not on PATH here: its path is what can be copied.
+    let copied = format!("{} --config {config} escalation approve {first}", env!("CARGO_BIN_EXE_refile"));
     for said in ["attempts_exhausted", "Cut the text to ten lines.", "## ATTEMPT #3", copied.as_str()] {
         assert!(shown.contains(said), "no {said:?} in\n{shown}");
     }
@@ -168,9 +169,12 @@ fn a_person_decides(place: &Desk, config: &str, readme: &str, repository: &Path)
 #[test]
 fn the_demo_tells_people_what_it_is_and_what_happened() {
     let place = Desk::empty();
-    let told = place.ok(&["demo", "--dir", "kept"]);
+    let ran = place.run(&["demo", "--dir", "kept"]).must(0, &[]);
+    assert_eq!(ran.err, "", "what is so by design is no warning");
+    let told = ran.out;
     for said in [
         "scripts, not models",
+        "without a sandbox",
         "merged",
         "escalated",
         "## ATTEMPT #2 — previous attempt rejected",
@@ -190,7 +194,21 @@ fn the_demo_tells_people_what_it_is_and_what_happened() {
     place.fails(&["demo", "--dir", "kept"], 1, &["is not empty", "name a new folder"]);
     assert_eq!(std::fs::read_dir(place.path("kept")).unwrap().count(), before);
     // The commands are those that were printed, word for word.
-    let list = told.lines().find_map(|l| l.trim().strip_prefix("refile ").filter(|l| l.contains("escalation show")));
-    let words: Vec<&str> = list.unwrap().split_whitespace().collect();
-    assert!(place.ok(&words).contains("Rewrite the README"));
+    let line = told.lines().find(|line| line.contains("escalation show")).unwrap();
+    let pasted = |line: &str, path: &str| {
+        let ran =
+            Command::new("sh").args(["-c", line]).current_dir(place.dir.path()).env("PATH", path).output().unwrap();
+        assert!(ran.status.success(), "{line}: {}", String::from_utf8_lossy(&ran.stderr));
+        String::from_utf8(ran.stdout).unwrap()
+    };
+    let path = std::env::var("PATH").unwrap();
+    assert!(pasted(line, &path).contains("Rewrite the README"));
+    // Where the program is found by its name, that is what is printed.
+    let dir = Path::new(env!("CARGO_BIN_EXE_refile")).parent().unwrap().display().to_string();
+    let shown = pasted(line, &format!("{dir}:{path}"));
+    assert!(shown.contains("  refile --config "), "{shown}");
+    let other = place.path("bin");
+    place.write("bin/refile", "another program");
+    let shown = pasted(line, &format!("{}:{dir}:{path}", other.display()));
+    assert!(!shown.contains("  refile --config "), "{shown}");
 }

@@ -106,6 +106,9 @@ fn a_closing_by_hand_is_a_no_whoever_sees_it_first() {
     assert_eq!(webhook(&story.address(fleet), "/api/v1/webhooks/github", &signed, body), 202);
     let task = story.ended(&id, "rejected");
     assert_eq!(task["attempts"][1]["rejection"]["by"], "human:bob");
+    let log = story.command(&["task", "log", &id]).output().unwrap();
+    let log = String::from_utf8(log.stdout).unwrap();
+    assert!(log.contains("human:bob closed the pull request"), "{log}");
     assert_eq!(story.fake.world().pulls.len(), 1);
 }
 

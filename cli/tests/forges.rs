@@ -53,6 +53,11 @@ fn from_the_issue_to_the_merge(kind: ForgeKind) {
     let lead = "## ATTEMPT #2 — previous attempt rejected\n\n**Required change**: Greet by name.\n**Reviewer critique**: A bare hello is rude. work.txt:1: This line.";
     assert!(prompt.starts_with(lead), "{prompt}");
     assert_eq!((task["priority"].as_str(), task["labels"][0].as_str()), (Some("high"), Some("refile")));
+    let log = story.command(&["task", "log", &id]).output().unwrap();
+    let log = String::from_utf8(log.stdout).unwrap();
+    for words in ["review by human:ann: needs_changes", "required change: Greet by name.", "A bare hello is rude."] {
+        assert!(log.contains(words), "no {words:?} in {log}");
+    }
 
     let commit = story.fake.world().merge(number, "bob", "merged by hand").unwrap();
     let task = story.ended(&id, "merged");

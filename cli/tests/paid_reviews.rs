@@ -156,7 +156,9 @@ async fn a_worker_whose_key_is_turned_down_leaves_its_job_to_others() {
         let fleet = Fleet::new(store, JUDGE, "max_review_failures = 2", say).await;
         let task = fleet.run(&["submit", "Write it down"]).must(0, &[]).out.trim().to_owned();
         for _ in 0..3 {
-            fleet.run(&["up", "--drain"]).must(1, &["auth: ", "invalid x-api-key"]);
+            fleet
+                .run(&["up", "--drain"])
+                .must(1, &["auth: ", "the provider `p` wants a key", "api_key_env", "invalid x-api-key"]);
             let shown = fleet.shown(&task);
             assert_eq!((&shown["state"], reviews(&shown).len()), (&json!("open"), 0), "{shown}");
         }

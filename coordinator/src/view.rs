@@ -209,6 +209,23 @@ fn attempt_view(phase: &Phase, attempt: &Attempt, prompt: String) -> AttemptView
     }
 }
 
+/// What a person's decision came to.
+#[derive(Debug, Clone, Serialize)]
+pub struct DecisionView {
+    /// The task as it is then.
+    #[serde(flatten)]
+    pub summary: TaskSummary,
+    /// The gates that had failed on what the person approved.
+    pub overridden_gates: Vec<String>,
+}
+
+/// What the decision on an escalation came to.
+pub fn decision(task: &Task, escalation: &str) -> DecisionView {
+    let decided = task.escalations.iter().find(|e| e.id == escalation).and_then(|e| e.decision.as_ref());
+    let overridden_gates = decided.map(|decided| decided.overridden_gates.clone()).unwrap_or_default();
+    DecisionView { summary: summary(task), overridden_gates }
+}
+
 /// An escalation with the task that it is about.
 pub fn escalation(task: &Task, escalation: &Escalation) -> EscalationView {
     EscalationView {

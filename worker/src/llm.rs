@@ -263,7 +263,10 @@ impl Client {
         };
         let texts = || headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let failed = || Trouble::of(status, texts(), &body).failure(now);
+        let failed = || {
+            let failure = Trouble::of(status, texts(), &body).failure(now);
+            if failure.kind == FailureKind::Auth { with_place(failure, provider, question.provider) } else { failure }
+        };
         if !(200..300).contains(&status) {
             return Err(failed());
         }
@@ -303,6 +306,25 @@ pub fn key(provider: &Provider) -> Result<Option<String>, Failure> {
             Err(Failure { scope: Scope::Key, ..Failure::new(FailureKind::Auth, detail) })
         }
     }
+}
+
+/// A key that was turned down, with where it comes from and what to do. The provider's words come last: they may be cut.
+fn with_place(mut failure: Failure, provider: &Provider, name: &str) -> Failure {
+    let why = match (&provider.api_key_env, failure.scope) {
+        (None, _) => format!(
+            "the provider `{name}` wants a key, and [providers.{name}] names no variable that holds one; set its api_key_env"
+        ),
+        (Some(variable), Scope::Call) => format!(
+            "the provider `{name}` forbids this call with the key in {variable}; see what that key may do, and what lies \
+             between here and there"
+        ),
+        (Some(variable), _) => format!(
+            "the provider `{name}` turns down the key in the environment variable {variable}; put one that works into it, and \
+             start this process again"
+        ),
+    };
+    failure.detail = Failure::new(failure.kind, format!("{why}\n  it said: {}", failure.detail)).detail;
+    failure
 }
 
 /// The failure of a request that got no whole answer.

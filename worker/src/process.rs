@@ -33,6 +33,7 @@ pub(crate) use capture::Output;
 pub use capture::{Limits, Whole};
 use groups::Group;
 pub use groups::kill_all;
+pub use probe::Told;
 pub(crate) use sandbox::GIVEN;
 pub use sandbox::{Guard, Prepared, Reach, Sandbox};
 pub use secrets::Secrets;

@@ -60,6 +60,13 @@ async fn the_key_is_never_repeated_and_a_missing_one_is_named() {
     let refused = failure(ProviderKind::Anthropic, Say::Reply(401, Vec::new(), body)).await;
     assert_eq!((refused.kind, refused.scope), (FailureKind::Auth, Scope::Key));
     assert!(refused.detail.ends_with("[key]"), "{refused}");
+    // Whose key it is, where it comes from, and what to do.
+    for words in ["provider `", "environment variable PATH", "start this process again"] {
+        assert!(refused.detail.contains(words), "no {words:?}: {refused}");
+    }
+    let forbidden = failure(ProviderKind::Openai, Say::Reply(403, Vec::new(), "blocked".to_owned())).await;
+    assert_eq!((forbidden.kind, forbidden.scope), (FailureKind::Auth, Scope::Call));
+    assert!(forbidden.detail.contains("forbids this call with the key in PATH"), "{forbidden}");
     let said = json!({"choices": [{"finish_reason": "stop", "message": {"refusal": format!("not with {key}")}}]});
     let refused = failure(ProviderKind::Openai, Say::Reply(200, Vec::new(), said.to_string())).await;
     assert_eq!((refused.kind, refused.detail.as_str()), (FailureKind::Refused, "not with [key]"));

@@ -13,11 +13,13 @@ use refile_core::Task;
 use refile_store::artifacts::Artifacts;
 use refile_store::{Filter, OpenOptions, Store};
 use refile_telemetry::Metrics;
+use refile_worker::process::Guard;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::Ended;
 use crate::arguments::DemoArguments;
+use crate::context::command_with;
 use crate::fleet::{Fleet, Parts, require};
 use crate::output;
 
@@ -41,7 +43,10 @@ pub(crate) async fn run(arguments: &DemoArguments, json: bool) -> anyhow::Result
         output::line(
             "Refile's demo: a fleet in this process works on a sample repository. Its agents and its reviewer are",
         );
-        output::line("scripts, not models: they read their prompts and play their parts. Everything else is real.\n");
+        output::line("scripts, not models: they read their prompts and play their parts. Everything else is real.");
+        output::line(
+            "The scripts run without a sandbox, since they are the demo's own; your fleet has one where it can.\n",
+        );
     }
     sample::make(&dir)?;
     let (tasks, config) = play(&dir).await?;
@@ -84,6 +89,8 @@ async fn play(dir: &Path) -> anyhow::Result<(Vec<Task>, Arc<refile_config::Confi
         store: store.clone(),
         artifacts: Artifacts::open(&config.artifacts, &config.dir)?,
         metrics: Metrics::new()?,
+        // What is to be told of the sandbox the demo has told in its own words.
+        guard: Guard::tried(&config).await?.0,
     };
     let shutdown = CancellationToken::new();
     let (fleet, _) = Fleet::start(parts, false, shutdown.clone()).await?;
@@ -98,9 +105,9 @@ async fn play(dir: &Path) -> anyhow::Result<(Vec<Task>, Arc<refile_config::Confi
     }
     if drained.is_err() {
         bail!(
-            "the demo did not end within {} s; `refile --config {}/refile.toml task list` shows how far it came",
+            "the demo did not end within {} s; `{} task list` shows how far it came",
             DEADLINE.as_secs(),
-            dir.display()
+            command_with(&dir.join(refile_config::FILE_NAME))
         );
     }
     Ok((in_order(store.as_ref()).await?, config))

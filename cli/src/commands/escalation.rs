@@ -6,16 +6,17 @@ use refile_coordinator::escalations::waiting;
 use refile_coordinator::{now, view};
 use refile_core::event::PersonDecision;
 use refile_core::prompt::prompt;
-use refile_core::task::Escalation;
-use refile_core::{Event, Task};
+use refile_core::task::{Attempt, Escalation};
+use refile_core::{Event, Policy, Task, possible};
 use refile_store::Store;
 use serde_json::json;
 
 use crate::Ended;
 use crate::arguments::{Audit, DecisionArguments, EscalationArgument, EscalationCommand, RefileArguments};
-use crate::commands::task::say;
+use crate::commands::history::decided_words;
+use crate::commands::task::{last_change, say};
 use crate::context::{Context, look_for_task, user};
-use crate::output::{self, BOLD, DIM, styled, untrusted};
+use crate::output::{self, BOLD, DIM, WAITS, styled, untrusted};
 
 /// Runs a command about escalations.
 pub(crate) async fn run(context: &Context, command: EscalationCommand) -> anyhow::Result<Ended> {
@@ -97,25 +98,41 @@ async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Resu
             untrusted(&prompt(&task, phase, context.config.carry()))
         ));
     }
-    let (id, refile) = (&escalation.id, context.command());
-    output::line(format!(
-        "\n{}\n  {refile} task log {task} --full\n  {refile} task diff {task}",
-        styled(DIM, "--- its evidence"),
-        task = task.id,
-    ));
-    match &escalation.decision {
-        Some(decided) => output::line(format!(
-            "\nIt was decided at {} UTC: {} by {}",
-            output::time(decided.at),
-            decided.decision.as_str(),
-            untrusted(&decided.by)
-        )),
-        None => output::line(format!(
-            "\n{}\n  {refile} escalation approve {id}\n  {refile} escalation refile {id} \"WHAT THE NEXT ATTEMPT MUST DO\"\n  {refile} escalation retry {id}\n  {refile} escalation reject {id}",
-            styled(DIM, "--- to decide it"),
-        )),
+    let refile = context.command();
+    output::line(format!("\n{}\n  {refile} task log {} --full", styled(DIM, "--- its evidence"), task.id));
+    if last_change(&task, None).is_some_and(|change| change.diff.is_some() && !change.patch_id.is_empty()) {
+        output::line(format!("  {refile} task diff {}", task.id));
     }
+    if let Some(decided) = &escalation.decision {
+        output::line(format!("\nIt was decided at {} UTC: {}", output::time(decided.at), decided_words(decided, "  ")));
+        return Ok(Ended::Done);
+    }
+    let lines = decisions(&refile, &task, &escalation, &context.config.policy());
+    if lines.is_empty() {
+        output::line(format!("\nThere is nothing left to decide: the task is {}", task.state));
+        return Ok(Ended::Done);
+    }
+    output::line(format!("\n{}", styled(DIM, "--- to decide it")));
+    let failed: Vec<&str> = attempt_of(&task, &escalation.phase).into_iter().flat_map(Attempt::failed_gates).collect();
+    if !failed.is_empty() && lines[0].contains(" escalation approve ") {
+        output::line(format!("  to approve lands it although this failed: {}", failed.join(", ")));
+    }
+    lines.iter().for_each(output::line);
     Ok(Ended::Done)
+}
+
+/// The commands that decide an escalation: those that can work.
+pub(crate) fn decisions(refile: &str, task: &Task, escalation: &Escalation, policy: &Policy) -> Vec<String> {
+    let line = |action: &str| {
+        let words = if action == "refile" { " \"WHAT THE NEXT ATTEMPT MUST DO\"" } else { "" };
+        format!("  {refile} escalation {action} {}{words}", escalation.id)
+    };
+    possible(task, &escalation.id, policy, now()).into_iter().map(line).collect()
+}
+
+/// The attempt that a phase is at.
+fn attempt_of<'a>(task: &'a Task, phase: &str) -> Option<&'a Attempt> {
+    task.phase(phase)?.attempt()
 }
 
 async fn decide(
@@ -126,7 +143,20 @@ async fn decide(
 ) -> anyhow::Result<Ended> {
     let (task, escalation) = find(store, &which.escalation).await?;
     let by = by.unwrap_or_else(user);
-    let event = Event::Decided { escalation: escalation.id, decision, by, note };
+    let event = Event::Decided { escalation: escalation.id.clone(), decision: decision.clone(), by, note };
     let task = apply(store, &context.config.policy(), &task.id, &event).await?;
+    let decided = view::decision(&task, &escalation.id);
+    if context.json {
+        output::json(&decided)?;
+        return Ok(Ended::Done);
+    }
+    let overrides =
+        || task.phase(&escalation.phase).and_then(|phase| phase.approval.as_ref()).is_some_and(|a| a.overrides_gates);
+    if !decided.overridden_gates.is_empty() {
+        let gates = decided.overridden_gates.join(", ");
+        output::line(format!("{} it was approved although this failed: {gates}", styled(WAITS, "over a failed gate:")));
+    } else if decision == PersonDecision::Approve && overrides() {
+        output::line(format!("{} no gate has run on what was approved", styled(WAITS, "without the gates:")));
+    }
     say(context, &task)
 }

@@ -1,8 +1,11 @@
 //! `refile task log`: what happened to a task, in order.
 
+use std::fmt::Write as _;
+
 use refile_coordinator::view::{self, AttemptView, EscalationView};
-use refile_core::task::{AttemptOutcome, Call, Review};
-use refile_core::{Queue, TaskId};
+use refile_core::event::PersonDecision;
+use refile_core::task::{AttemptOutcome, Call, Cause, Decided, Review};
+use refile_core::{Queue, TaskId, counted};
 use refile_store::artifacts::Artifacts;
 use refile_store::{JobView, Store};
 use refile_worker::agent::TRANSCRIPT;
@@ -58,10 +61,32 @@ fn print_escalation(escalation: &EscalationView) {
         untrusted(&escalation.detail)
     ));
     if let Some(decided) = &escalation.decision {
-        let note = decided.note.as_ref().map(|n| format!(": {}", untrusted(n))).unwrap_or_default();
-        let (at, what, by) = (output::time(decided.at), decided.decision.as_str(), untrusted(&decided.by));
-        output::line(format!("{at} UTC  decided: {what} by {by}{note}"));
+        output::line(format!("{} UTC  decided: {}", output::time(decided.at), decided_words(decided, "    ")));
     }
+}
+
+/// What a person decided, who that was, and all their words; `indent` stands before further lines.
+pub(crate) fn decided_words(decided: &Decided, indent: &str) -> String {
+    let mut words = format!("{} by {}", decided.decision.as_str(), untrusted(&decided.by));
+    if !decided.overridden_gates.is_empty() {
+        let _ = write!(words, ", over what failed: {}", untrusted(&decided.overridden_gates.join(", ")));
+    }
+    if let Some(note) = &decided.note {
+        let _ = write!(words, ": {}", untrusted(note));
+    }
+    if let PersonDecision::Refile { required_change, attempts } = &decided.decision {
+        let _ = write!(words, "\n{}", indented("required change: ", required_change, indent));
+        if *attempts > 1 {
+            let _ = write!(words, "\n{indent}for {attempts} more attempts");
+        }
+    }
+    words
+}
+
+/// Somebody's words below what they are about.
+fn indented(what: &str, words: &str, indent: &str) -> String {
+    let words = untrusted(words.trim());
+    format!("{indent}{what}{}", words.lines().collect::<Vec<_>>().join(&format!("\n{indent}")))
 }
 
 async fn print_attempt(attempt: &AttemptView, whole: Option<&Artifacts>) -> anyhow::Result<()> {
@@ -72,12 +97,17 @@ async fn print_attempt(attempt: &AttemptView, whole: Option<&Artifacts>) -> anyh
         attempt.phase,
         attempt.agent
     ));
+    if whole.is_some() {
+        output::line(styled(DIM, "    --- what it started with"));
+        for line in untrusted(&attempt.prompt).lines() {
+            output::line(format!("    {line}").trim_end());
+        }
+    }
     for failure in &attempt.failures {
         output::line(format!("  {} {} (not charged)", styled(DIM, "failed:"), untrusted(failure)));
     }
     if let Some(change) = &attempt.change {
-        let files = if change.files == 1 { "file" } else { "files" };
-        output::line(format!("  {} {files} changed, on {}", change.files, change.branch));
+        output::line(format!("  {} changed, on {}", counted(change.files, "file"), change.branch));
     }
     print_artifact(whole, "transcript", attempt.transcript.as_deref()).await?;
     for gate in &attempt.gates {
@@ -96,6 +126,11 @@ async fn print_attempt(attempt: &AttemptView, whole: Option<&Artifacts>) -> anyh
         let demand = attempt.required_change.as_ref().filter(|_| outcome != AttemptOutcome::Accepted);
         let demand = demand.map(|r| format!(": {}", untrusted(r))).unwrap_or_default();
         output::line(format!("  {outcome}{demand}"));
+    }
+    // What people say on the forge when they close a pull request demands nothing, and is in no review.
+    let closed = attempt.rejection.as_ref().filter(|r| r.cause == Cause::Person && r.required_change.is_empty());
+    if let Some(rejection) = closed {
+        output::line(indented("", &rejection.critique, "    "));
     }
     Ok(())
 }
@@ -129,6 +164,10 @@ async fn print_review(review: &Review, what: &str, whole: Option<&Artifacts>) ->
         output::line(format!("  {what} by {}: {why} (not charged)", review.reviewer));
     } else {
         output::line(format!("  {what} by {}: {} (confidence {:.2})", review.reviewer, verdict.verdict, verdict.conf));
+        // Most critiques begin with it.
+        if !verdict.critique.starts_with(&verdict.required_change) {
+            output::line(indented("required change: ", &verdict.required_change, "    "));
+        }
         for line in untrusted(&verdict.critique).lines() {
             output::line(format!("    {line}"));
         }

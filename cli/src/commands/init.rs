@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::Ended;
 use crate::arguments::InitArguments;
+use crate::context::program;
 use crate::output::{self, BOLD, styled};
 use guesses::Guess;
 
@@ -35,8 +36,9 @@ pub(crate) fn run(arguments: &InitArguments, json: bool) -> anyhow::Result<Ended
     }
     output::line(format!("wrote {}", styled(BOLD, FILE_NAME)));
     output::line("Write or replace the programs of its agent and its reviewer, look at its gates, then:\n");
-    output::line("  refile submit \"WHAT YOU WANT\"");
-    output::line("  refile up --drain");
+    let refile = program();
+    output::line(format!("  {refile} submit \"WHAT YOU WANT\""));
+    output::line(format!("  {refile} up --drain"));
     Ok(Ended::Done)
 }
 

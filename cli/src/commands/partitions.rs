@@ -1,5 +1,6 @@
 //! `refile partitions`: how many partitions the queue has, and more of them.
 
+use refile_core::counted;
 use serde_json::json;
 
 use crate::Ended;
@@ -13,7 +14,7 @@ pub(crate) async fn run(context: &Context, arguments: &PartitionsArguments) -> a
     if context.json {
         output::json(&json!({ "partitions": partitions }))?;
     } else {
-        output::line(format!("{partitions} partition{}", if partitions == 1 { "" } else { "s" }));
+        output::line(counted(partitions, "partition"));
     }
     Ok(Ended::Done)
 }

@@ -2,7 +2,7 @@
 
 use refile_config::schema::AgentType;
 use refile_config::{Config, nearest};
-use refile_core::Timestamp;
+use refile_core::{Timestamp, counted};
 use refile_store::{Pause, PauseTarget, Paused, ProviderPart, Store};
 use serde_json::{Value, json};
 
@@ -158,12 +158,7 @@ async fn resume(context: &Context, arguments: &ProviderArguments) -> anyhow::Res
         require_known(&context.config, arguments)?;
     }
     let name = &arguments.name;
-    say(
-        context,
-        name,
-        "open",
-        &format!("{name} may be called again ({ended} pause{} ended)", if ended == 1 { "" } else { "s" }),
-    )
+    say(context, name, "open", &format!("{name} may be called again ({} ended)", counted(ended, "pause")))
 }
 
 fn say(context: &Context, name: &str, state: &str, words: &str) -> anyhow::Result<Ended> {

@@ -5,7 +5,7 @@ use refile_coordinator::apply::apply;
 use refile_coordinator::{now, submission, view};
 use refile_core::decide::submission::{NewTask, Workflow};
 use refile_core::event::PersonDecision;
-use refile_core::task::{AttemptOutcome, Review, Usage};
+use refile_core::task::{AttemptOutcome, Change, Review, Usage};
 use refile_core::{Event, Queue, Task, TaskState};
 use refile_store::{Filter, Store};
 use serde_json::json;
@@ -106,10 +106,7 @@ async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Resu
         output::line(format!("landed as {commit}"));
     }
     if detail.spent != Usage::default() {
-        let Usage { input_tokens, output_tokens, cost_micros, wall_ms } = detail.spent;
-        let seconds = wall_ms as f64 / 1_000.0;
-        let cost = output::usd(cost_micros);
-        output::line(format!("spent {input_tokens} tokens in, {output_tokens} out, {cost}, {seconds:.1} s of work"));
+        output::line(format!("spent {}", spent(&task)));
     }
     for job in &detail.jobs {
         let place = serde_json::to_value(job.place)?;
@@ -131,7 +128,7 @@ async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Resu
         table.add_row([
             attempt.number.to_string(),
             attempt.agent.clone(),
-            attempt.outcome.map_or("going on", |o| o.as_str()).to_owned(),
+            attempt.outcome.map_or_else(|| unfinished(&task, &attempt.phase), |o| o.as_str()).to_owned(),
             gates,
             if reviews.is_empty() { "-".to_owned() } else { reviews.join(", ") },
             untrusted(demand.unwrap_or("-")),
@@ -157,6 +154,33 @@ async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Resu
     Ok(Ended::Done)
 }
 
+/// What is said of an attempt that has no outcome.
+pub(crate) fn unfinished(task: &Task, phase: &str) -> &'static str {
+    match task.open_escalation(phase) {
+        Some(_) => "waits for a person",
+        None if task.state.is_final() || task.phase(phase).is_some_and(|phase| phase.state.is_over()) => "ended",
+        None => "going on",
+    }
+}
+
+/// What a task used up, as far as anybody knows: most programs do not tell, and not every model has a known price.
+fn spent(task: &Task) -> String {
+    let Usage { input_tokens, output_tokens, cost_micros, wall_ms } = task.spent;
+    let work = format!("{:.1} s of work", wall_ms as f64 / 1_000.0);
+    if (input_tokens, output_tokens, cost_micros) == (0, 0, 0) {
+        return format!("{work}; tokens and cost are unknown");
+    }
+    let reviews = task.attempts().flat_map(|(_, attempt)| &attempt.reviews);
+    let mut calls = reviews.flat_map(|review| review.calls.iter().chain(review.members.iter().flat_map(|m| &m.calls)));
+    let has_unpriced = calls.any(|call| call.cost_micros.is_none() && call.input_tokens + call.output_tokens > 0);
+    let cost = match cost_micros {
+        0 => "cost unknown".to_owned(),
+        known if has_unpriced => format!("at least {}", output::usd(known)),
+        known => output::usd(known),
+    };
+    format!("{input_tokens} tokens in, {output_tokens} out, {cost}, {work}")
+}
+
 /// What came of a review in a word; of a panel also what its members said.
 fn said(review: &Review) -> String {
     let word = |r: &Review| r.failure.as_ref().map_or(r.verdict.verdict.as_str(), |f| f.kind.as_str()).to_owned();
@@ -167,14 +191,15 @@ fn said(review: &Review) -> String {
     format!("{} ({})", word(review), members.join(", "))
 }
 
+/// The change of the attempt of that number, or of the last that left one.
+pub(crate) fn last_change(task: &Task, number: Option<u32>) -> Option<&Change> {
+    let of_number = task.attempts().filter(|(_, a)| number.is_none_or(|n| a.number == n));
+    of_number.filter_map(|(_, a)| a.change.as_ref()).last()
+}
+
 async fn diff(context: &Context, store: &dyn Store, arguments: &DiffArguments) -> anyhow::Result<Ended> {
     let task = find_task(store, &arguments.task).await?;
-    let found = task
-        .attempts()
-        .filter(|(_, a)| arguments.attempt.is_none_or(|n| a.number == n))
-        .filter_map(|(_, a)| a.change.as_ref())
-        .last();
-    let Some(name) = found.and_then(|change| change.diff.as_ref()) else {
+    let Some(name) = last_change(&task, arguments.attempt).and_then(|change| change.diff.as_ref()) else {
         bail!("task {} has no such attempt with a change; `refile task show {}` lists its attempts", task.id, task.id);
     };
     let Some(diff) = context.artifacts()?.get(name).await? else {
@@ -258,7 +283,8 @@ pub(crate) fn say(context: &Context, task: &Task) -> anyhow::Result<Ended> {
         };
         output::line(format!("{} is {}{next}", task.id, styled(state_style(task.state), task.state)));
         if !next.is_empty() {
-            output::note(styled(DIM, "a running fleet carries it out; `refile up --drain` starts one"));
+            let up = format!("a running fleet carries it out; `{} up --drain` starts one", context.command());
+            output::note(styled(DIM, up));
         }
     }
     Ok(Ended::Done)

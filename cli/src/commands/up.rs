@@ -8,6 +8,7 @@ use refile_core::decide::What;
 use refile_core::{Queue, TaskState};
 use refile_store::{OpenOptions, Stats, Store};
 use refile_telemetry::{Metrics, process};
+use refile_worker::process::Guard;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -26,8 +27,16 @@ pub(crate) async fn run(context: &Context, arguments: &UpArguments) -> anyhow::R
     let metrics = Metrics::new()?;
     let options = OpenOptions { observer: Some(process::observer(&metrics)), ..OpenOptions::default() };
     let store = context.store_with(options).await?;
-    let parts =
-        Parts { config: context.config.clone(), store: store.clone(), artifacts: context.artifacts()?, metrics };
+    let guard = Guard::start(&context.config).await?;
+    if std::io::stderr().is_terminal() && guard.is_sandboxed() {
+        // That there is none is a warning, which is shown everywhere.
+        output::note(
+            "the sandbox works: agents, gates and command reviewers write their own tree alone; the network is \
+             for agents and what has network = true",
+        );
+    }
+    let config = context.config.clone();
+    let parts = Parts { config, store: store.clone(), artifacts: context.artifacts()?, metrics, guard };
     let shutdown = CancellationToken::new();
     let (fleet, address) = Fleet::start(parts, true, shutdown.clone()).await?;
     process::stop_on_signal(shutdown.clone(), refile_worker::process::kill_all)?;

@@ -72,7 +72,7 @@ async fn answer(State(provider): State<Provider>, body: Bytes) -> Response {
     }
     let receipt = format!(
         r#""files": {}, "diff_hash": "{}""#,
-        between(packet, "The diff has ", " files"),
+        between(packet, "The diff has ", " file"),
         between(packet, "its hash is ", ".")
     );
     let again = packet.contains("previous_required_change");

@@ -67,16 +67,16 @@ pub(super) async fn decide(
     State(coordinator): State<Coordinator>,
     Path(id): Path<String>,
     Json(body): Json<DecisionBody>,
-) -> Result<Json<view::TaskSummary>, ApiError> {
+) -> Result<Json<view::DecisionView>, ApiError> {
     let decision = body.decision()?;
     let task = task_of(&id).ok_or_else(|| ApiError::bad_request(format!("`{id}` is not the id of an escalation")))?;
     let task = tasks::find(&coordinator, task).await?;
     if task.escalations.iter().all(|e| e.id != id) {
         return Err(ApiError::not_found(format!("there is no escalation {id}")));
     }
-    let event = Event::Decided { escalation: id, decision, by: body.by, note: body.note };
+    let event = Event::Decided { escalation: id.clone(), decision, by: body.by, note: body.note };
     let task = apply::apply(coordinator.store.as_ref(), &coordinator.config.policy(), &task.id, &event).await?;
-    Ok(Json(view::summary(&task)))
+    Ok(Json(view::decision(&task, &id)))
 }
 
 /// The task that an escalation's id names.

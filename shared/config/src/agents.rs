@@ -247,7 +247,7 @@ mod tests {
             (llm("max_cost_usd = 0.0"), vec!["agents.a.max_cost_usd"]),
             (llm("max_cost_usd = 1.0").replace("gpt-4.1", "own"), vec!["price of `own`", "[prices.\"own\"]"]),
             ("[agents.a]\ntype = \"acp\"\n".to_owned(), vec!["agents.a.command is empty"]),
-            ("[agents.a]\ntype = \"lm\"\n".to_owned(), vec!["unknown variant `lm`", "`llm`"]),
+            ("[agents.a]\ntype = \"lm\"\n".to_owned(), vec!["unknown variant `lm`", "did you mean `llm`?"]),
             ("[agents.a]\ncommand = [\"x\"]\nmax_steps = 3\n".to_owned(), vec!["agents.a.max_steps", "type llm"]),
             ("[agents.a]\ncommand = [\"x\"]\nallowed_tools = []\n".to_owned(), vec!["agents.a.allowed_tools"]),
             ("[agents.a]\ntype = \"acp\"\ncommand = [\"x\"]\nprompt = \"file\"\n".to_owned(), vec!["agents.a.prompt"]),

@@ -8,6 +8,7 @@
 //! - `fields`: which fields each type of reviewer uses
 //! - `addresses`: whether addresses are some at all
 //! - `nearest`: the known name that somebody may have meant
+//! - `variables`: environment variables that nothing reads
 //! - [`show`]: where each value comes from
 //! - [`duration`]: `"30m"` as a value
 //! - [`threshold`]: `0.7` or `"q20"` as a value
@@ -31,6 +32,7 @@ mod reviewers;
 mod fields;
 mod addresses;
 mod nearest;
+mod variables;
 pub mod show;
 
 pub use agents::{Bounds, Tool};

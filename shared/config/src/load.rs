@@ -7,6 +7,7 @@ use toml::{Table, Value};
 use crate::nearest::hint;
 use crate::schema::{Config, ReviewerType};
 use crate::show::{Source, Sources, fixed_keys};
+use crate::variables::{unread, variable};
 
 /// The file's usual name.
 pub const FILE_NAME: &str = "refile.toml";
@@ -67,7 +68,7 @@ pub fn load(
 
     let env: Vec<(String, String)> = env.into_iter().collect();
     for key in fixed_keys() {
-        let variable = format!("REFILE_{}", key.to_uppercase().replace('.', "_"));
+        let variable = variable(&key);
         if let Some((_, value)) = env.iter().find(|(name, _)| *name == variable) {
             set(&mut table, &key, value, &variable)?;
             sources.set(&key, Source::Environment(variable));
@@ -95,6 +96,7 @@ pub fn load(
     let invalid = |message| ConfigError::Invalid { path: name.clone(), message };
     crate::fields::check(&config, &fields).and_then(|()| validate(&config)).map_err(invalid)?;
     crate::agents::fill(&mut config);
+    sources.unread = unread(&config, env.iter().map(|(name, _)| name.as_str()));
     Ok((config, sources))
 }
 

@@ -31,22 +31,31 @@ impl fmt::Display for Source {
 
 /// The sources of the values that somebody set, by dotted key.
 #[derive(Debug, Clone, Default)]
-pub struct Sources(BTreeMap<String, Source>);
+pub struct Sources {
+    of: BTreeMap<String, Source>,
+    pub(crate) unread: Vec<String>,
+}
 
 impl Sources {
     pub(crate) fn of_file(name: &str, table: &Table) -> Self {
         let mut keys = Vec::new();
         flatten("", &Value::Table(table.clone()), &mut keys);
-        Self(keys.into_iter().map(|(key, _)| (key, Source::File(name.to_owned()))).collect())
+        let of = keys.into_iter().map(|(key, _)| (key, Source::File(name.to_owned()))).collect();
+        Self { of, unread: Vec::new() }
     }
 
     pub(crate) fn set(&mut self, key: &str, source: Source) {
-        self.0.insert(key.to_owned(), source);
+        self.of.insert(key.to_owned(), source);
     }
 
     /// Where the value of a dotted key comes from.
     pub fn get(&self, key: &str) -> Source {
-        self.0.get(key).cloned().unwrap_or(Source::Default)
+        self.of.get(key).cloned().unwrap_or(Source::Default)
+    }
+
+    /// A sentence for each `REFILE_*` variable of the environment that nothing reads.
+    pub fn unread(&self) -> &[String] {
+        &self.unread
     }
 }
 

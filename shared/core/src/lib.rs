@@ -38,8 +38,9 @@ pub mod count;
 mod names;
 mod text;
 
-pub use decide::{Effect, Refusal, Transition, decide};
+pub use decide::{Effect, Refusal, Transition, decide, possible};
 pub use event::{Event, Outcome};
 pub use id::{TaskId, Timestamp};
 pub use policy::Policy;
 pub use task::{Job, Phase, PhaseState, Priority, Queue, Task, TaskState};
+pub use text::counted;

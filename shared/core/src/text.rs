@@ -46,6 +46,12 @@ pub(crate) fn fold(text: &str) -> String {
     line
 }
 
+/// So many of something: `1 file`, `2 files`.
+pub fn counted<N: Copy + std::fmt::Display + PartialEq + From<u8>>(number: N, what: &str) -> String {
+    let s = if number == N::from(1) { "" } else { "s" };
+    format!("{number} {what}{s}")
+}
+
 /// A folded, lower-case text without closing punctuation: equal for two wordings of one demand.
 pub(crate) fn normalised(text: &str) -> String {
     fold(text).trim_end_matches(['.', '!', '?']).to_lowercase()
@@ -126,6 +132,11 @@ fn without_heading_or_fence(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_one() {
+        assert_eq!([0_u32, 1, 2].map(|n| counted(n, "file")), ["0 files", "1 file", "2 files"]);
+    }
 
     #[test]
     fn a_cut_keeps_whole_characters() {

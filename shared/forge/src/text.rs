@@ -4,7 +4,7 @@
 use refile_core::event::News;
 use refile_core::gate::{EMPTY_DIFF, MERGE_CONFLICT};
 use refile_core::task::{Approval, Attempt, Review};
-use refile_core::{Outcome, Phase, Task, TaskState};
+use refile_core::{Outcome, Phase, Task, TaskState, counted};
 
 use crate::{Message, Verdict};
 
@@ -196,8 +196,7 @@ pub fn outcome(task: &Task) -> Option<String> {
         TaskState::Rejected => format!("was rejected{proposed}"),
         TaskState::Cancelled => "was called off".to_owned(),
     };
-    let s = if attempts == 1 { "" } else { "s" };
-    Some(format!("Task {id} {what}, after {attempts} attempt{s}.\n"))
+    Some(format!("Task {id} {what}, after {}.\n", counted(attempts, "attempt")))
 }
 
 /// What can stand in a marker and cannot end it.

@@ -14,6 +14,7 @@ use refile_core::task::Usage;
 use super::preset::{self, Ready, Told};
 use super::shown::shown;
 use super::{Ended, Job, Ran, reach};
+use crate::git::Tree;
 use crate::process::{self, Command, Exit, Finished, Limits, Output, ProcessError, Reach, Secrets, tail};
 
 /// What in a command stands for the file that holds the prompt.
@@ -71,6 +72,7 @@ fn ended(ready: &Ready, done: &Finished, secrets: &Secrets) -> Ran {
 fn advised(mut failure: Failure, job: &Job<'_>, done: &Finished) -> Failure {
     let said = done.output_text();
     let said = tail(&said, 600).to_lowercase();
+    let is_crash = matches!(failure.kind, FailureKind::Crash | FailureKind::Configuration);
     if done.exit == Exit::TimedOut {
         let (name, timeout) = (job.name, job.agent.timeout);
         let _ = write!(failure.detail, "\n  it had {timeout}; where that is too short, set agents.{name}.timeout");
@@ -78,8 +80,38 @@ fn advised(mut failure: Failure, job: &Job<'_>, done: &Finished) -> Failure {
         && ["cannot fork", "fork: ", "resource temporarily unavailable"].iter().any(|w| said.contains(w))
     {
         failure.detail.push_str("\n  where it needs that many processes at once, raise limits.process.processes");
+    } else if failure.kind == FailureKind::Auth {
+        let name = job.name;
+        let _ = write!(failure.detail, "\n  `refile agent check {name}` says which key or login the agent has");
+    } else if is_crash && is_confined(job.tree) && misses(&said) {
+        let hint = hidden(&format!("agents.{}.readable", job.name));
+        failure.detail.push_str(&hint);
     }
     failure
+}
+
+/// Whether commands that work in a tree see less than there is.
+pub(crate) fn is_confined(tree: &Tree) -> bool {
+    tree.sandbox(&[], Reach::default()).is_some_and(|sandbox| sandbox.hides())
+}
+
+/// Whether a program's last words, in small letters, are about a file or a module that it did not find.
+pub(crate) fn misses(said: &str) -> bool {
+    const WORDS: [&str; 7] = [
+        "no such file or directory",
+        "modulenotfounderror",
+        "no module named",
+        "cannot find module",
+        "cannot load such file",
+        "can't locate",
+        "not found",
+    ];
+    WORDS.iter().any(|words| said.contains(words))
+}
+
+/// What to do about something that is there for everybody but a command in the sandbox.
+pub(crate) fn hidden(key: &str) -> String {
+    format!("\n  the sandbox shows little of this machine: where what it misses is there, {key} = [\"PATH\"] shows it")
 }
 
 /// Why a run failed: by the rules of its preset where one fits.
@@ -226,6 +258,19 @@ mod tests {
         assert_eq!(request("REFILE: decline too risky").as_deref(), Some("too risky"));
         for other in ["", "REFILE: ask x\nmore", "REFILE: ask ", "refile: ask x", "He said REFILE: ask x"] {
             assert_eq!(request(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn what_a_program_misses_is_seen() {
+        for (words, is_so) in [
+            ("python3: can't open file '/x/a.py': [errno 2] no such file or directory", true),
+            ("modulenotfounderror: no module named 'requests'", true),
+            ("error: cannot find module 'left-pad'", true),
+            ("sh: 1: ruff: not found", true),
+            ("assertionerror: 1 != 2", false),
+        ] {
+            assert_eq!(misses(words), is_so, "{words}");
         }
     }
 

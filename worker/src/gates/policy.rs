@@ -49,7 +49,8 @@ pub fn diff_policy(policy: &DiffPolicy, entries: &[Entry], aside: Aside<'_>) -> 
     }
     if entries.len() > policy.max_files {
         let (files, most) = (entries.len(), policy.max_files);
-        complaints.push(format!("Change fewer files: {files} are touched, and at most {most} are allowed"));
+        let are = if most == 1 { "is" } else { "are" };
+        complaints.push(format!("Change fewer files: {files} are touched, and at most {most} {are} allowed"));
     }
     let leaked = |leak: &Leak| format!("Take the value of ${} out of {}: it is a secret", leak.name, shown(&leak.path));
     complaints.extend(aside.leaks.iter().map(leaked));

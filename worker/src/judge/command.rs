@@ -9,9 +9,9 @@ use refile_core::verdict;
 
 use super::Opinion;
 use super::packet::Packet;
-use crate::agent::{failed, not_started, resolve};
+use crate::agent::{failed, hidden, is_confined, misses, not_started, resolve};
 use crate::git::Tree;
-use crate::process::{self, Command, Reach, Secrets};
+use crate::process::{self, Command, Reach, Secrets, tail};
 use crate::workspace::Claim;
 
 /// Asks a program. It runs in a checkout of the change; `REFILE_DIFF_FILE` names the whole diff.
@@ -48,7 +48,11 @@ pub async fn ask(
             Some(kind) => Err(Failure::new(kind, read.verdict.critique)),
         }
     } else {
-        Err(failed(&reviewer.command, &done, &command.secrets))
+        let mut failure = failed(&reviewer.command, &done, &command.secrets);
+        if is_confined(tree) && misses(&tail(&done.output_text(), 600).to_lowercase()) {
+            failure.detail.push_str(&hidden("workers.readable"));
+        }
+        Err(failure)
     };
     let usage = Usage { wall_ms: done.wall_ms(), ..Usage::default() };
     Opinion { verdict, reply: Some(reply), calls: Vec::new(), usage }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use refile_config::{Answer, Input, Provider, Reviewer};
+use refile_core::counted;
 use refile_core::failure::{Behaviour, Failure, FailureKind};
 use refile_core::task::{Call, Usage};
 use refile_core::verdict::{self, Format, Receipt, Verdict};
@@ -135,9 +136,9 @@ fn read(format: Format, reply: &str, packet: &Packet) -> Result<Verdict, Failure
             Ok(read.verdict)
         }
         Some(Receipt { files, diff_hash }) => {
-            let (had, hash) = (packet.files, &packet.diff_hash);
+            let (read, had, hash) = (counted(files, "file"), packet.files, &packet.diff_hash);
             let detail =
-                format!("the reviewer read {files} files with the hash {diff_hash:?}, and was given {had} with {hash}");
+                format!("the reviewer read {read} with the hash {diff_hash:?}, and was given {had} with {hash}");
             Err(Failure::new(FailureKind::WrongReceipt, detail))
         }
     }

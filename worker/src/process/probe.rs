@@ -28,9 +28,33 @@ if (echo x > /dev/refile-trial) 2> /dev/null; then exit 16; fi
 echo it holds
 "#;
 
+/// What is to be told of the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// It holds.
+    Holds(String),
+    /// There is none.
+    Open(String),
+}
+
 impl Guard {
     /// How the commands of this process are confined, tried and told. Fails where a sandbox is required and there is none.
     pub async fn start(config: &Config) -> anyhow::Result<Arc<Self>> {
+        let (guard, told) = Self::tried(config).await?;
+        match told {
+            Told::Holds(words) => tracing::info!("{words}"),
+            Told::Open(words) => tracing::warn!("{words}"),
+        }
+        Ok(guard)
+    }
+
+    /// Whether commands are in a sandbox.
+    pub fn is_sandboxed(&self) -> bool {
+        self.bwrap.is_some()
+    }
+
+    /// The same as [`Guard::start`], where whoever asks tells it.
+    pub async fn tried(config: &Config) -> anyhow::Result<(Arc<Self>, Told)> {
         let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let groups = cgroup::find(Path::new("/sys/fs/cgroup"), &own);
         let open = Self::new(config, None, groups);
@@ -42,12 +66,12 @@ impl Guard {
             }
         };
         if config.sandbox == Wanted::Off {
-            tracing::warn!(
+            let words = format!(
                 "sandbox = \"off\": agents, gates and command reviewers can do all that this user can do; {}; {}",
                 environment(),
                 open.bounds()
             );
-            return Ok(Arc::new(open));
+            return Ok((Arc::new(open), Told::Open(words)));
         }
         let tried = match find_bwrap() {
             Some(bwrap) => {
@@ -58,13 +82,13 @@ impl Guard {
         };
         match tried {
             Ok(guard) => {
-                tracing::info!(
+                let words = format!(
                     "the sandbox works: agents, gates and command reviewers write their tree alone and see no home, no \
                      other process and nothing of the fleet; the network, this machine's own ports included, is open to \
                      agents and to what has network = true; {}",
                     guard.bounds()
                 );
-                Ok(guard)
+                Ok((guard, Told::Holds(words)))
             }
             Err(why) if config.sandbox == Wanted::Required => bail!(
                 "sandbox = \"required\", and there is none here: {why:#}\n  install bubblewrap (`apt-get install bubblewrap`) \
@@ -72,14 +96,14 @@ impl Guard {
                  of a container its security options), or set sandbox = \"auto\""
             ),
             Err(why) => {
-                tracing::warn!(
+                let words = format!(
                     "there is NO SANDBOX here: {why:#}; agents, gates and command reviewers can do all that this user can \
                      do, with the network; install bubblewrap and allow user namespaces, or set sandbox = \"required\" to \
                      refuse this; {}; {}",
                     environment(),
                     open.bounds()
                 );
-                Ok(Arc::new(open))
+                Ok((Arc::new(open), Told::Open(words)))
             }
         }
     }

@@ -109,8 +109,9 @@ async fn answer(State(model): State<Model>, uri: Uri, headers: HeaderMap, body: 
 fn receipt(request: &Value) -> String {
     let packet = request.to_string();
     let (_, rest) = packet.split_once("The diff has ").unwrap();
-    let (files, rest) = rest.split_once(" files; its hash is ").unwrap();
-    format!(r#"\"files\": {files}, \"diff_hash\": \"{}\""#, &rest[..12])
+    let (files, rest) = rest.split_once(" file").unwrap();
+    let (_, hash) = rest.split_once("; its hash is ").unwrap();
+    format!(r#"\"files\": {files}, \"diff_hash\": \"{}\""#, &hash[..12])
 }
 
 /// How a model ends.

@@ -9,11 +9,13 @@ use indicatif::ProgressBar;
 use refile_config::Config;
 use refile_core::prompt::prompts;
 use refile_core::task::Attempt;
-use refile_core::{Task, TaskState};
+use refile_core::{Phase, Task, TaskState};
 use refile_store::Store;
 use tokio_util::sync::CancellationToken;
 
 use super::sample;
+use crate::commands::escalation::decisions;
+use crate::commands::task::unfinished;
 use crate::context::command_with;
 use crate::fleet::tasks as count;
 use crate::output::{self, BOLD, DIM, state_style, styled};
@@ -55,7 +57,7 @@ pub(super) fn print(dir: &Path, tasks: &[Task], config: &Config, tests: &str) ->
         output::line(format!("  {line}"));
     }
     output::line(format!("  the sample's own tests, on a fresh clone of it: {tests}"));
-    print_escalations(dir, tasks);
+    print_escalations(dir, tasks, config);
     output::line(styled(
         DIM,
         format!("\nEverything is kept in {}; remove the folder when you have seen enough.", dir.display()),
@@ -66,21 +68,21 @@ pub(super) fn print(dir: &Path, tasks: &[Task], config: &Config, tests: &str) ->
 /// What happened to a task, a line for each thing.
 fn story(task: &Task) -> Vec<String> {
     let mut lines = Vec::new();
-    for (_, attempt) in task.attempts() {
+    for (phase, attempt) in task.attempts() {
         for review in attempt.reviews.iter().filter_map(|r| r.failure.as_ref()) {
             lines.push(format!("{}: a review failed ({}), not charged", attempt.number, review.kind.as_str()));
         }
-        lines.push(format!("{}: {}", attempt.number, ending(attempt)));
+        lines.push(format!("{}: {}", attempt.number, ending(task, phase, attempt)));
     }
     lines.extend(task.open_escalations().map(|e| format!("waits for a person: {}", e.reason)));
     lines
 }
 
-fn ending(attempt: &Attempt) -> String {
+fn ending(task: &Task, phase: &Phase, attempt: &Attempt) -> String {
     match (&attempt.rejection, attempt.outcome) {
         (Some(rejection), _) => format!("{} ({}): {}", rejection.cause, rejection.by, rejection.required_change),
         (None, Some(outcome)) => outcome.to_string(),
-        (None, None) => "going on".to_owned(),
+        (None, None) => unfinished(task, &phase.name).to_owned(),
     }
 }
 
@@ -119,7 +121,7 @@ fn print_refile_text(tasks: &[Task], config: &Config) {
     }
 }
 
-fn print_escalations(dir: &Path, tasks: &[Task]) {
+fn print_escalations(dir: &Path, tasks: &[Task], config: &Config) {
     let open: Vec<_> = tasks.iter().flat_map(|t| t.open_escalations().map(move |e| (t, e))).collect();
     if open.is_empty() {
         return;
@@ -130,10 +132,7 @@ fn print_escalations(dir: &Path, tasks: &[Task]) {
         let id = &escalation.id;
         output::line(format!("  {id}  {}: {}", escalation.reason, task.title));
         output::line(format!("  {refile} escalation show {id}"));
-        for decision in ["approve", "retry", "reject"] {
-            output::line(format!("  {refile} escalation {decision} {id}"));
-        }
-        output::line(format!("  {refile} escalation refile {id} \"WHAT THE NEXT ATTEMPT MUST DO\""));
+        decisions(&refile, task, escalation, &config.policy()).iter().for_each(output::line);
         output::line(format!("  {refile} up --drain     # then let the fleet go on"));
     }
 }

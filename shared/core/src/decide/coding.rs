@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use crate::gate::{self, GateReport};
 use crate::policy::OnExhausted;
 use crate::task::{AttemptOutcome, Cause, Change, EscalationReason, Queue, Rejection, Usage};
+use crate::text::counted;
 
 /// How a run of the agent went, whatever came of it.
 pub(super) struct Ran<'a> {
@@ -54,7 +55,7 @@ pub(super) fn coded(
         draft.refile(AttemptOutcome::GateFailed, rejection, on_exhausted)?;
         return Ok(draft.done());
     }
-    draft.notify(What::Coded, format!("{} files", change.files));
+    draft.notify(What::Coded, counted(change.files, "file"));
     let led_by = draft.phase().leading_rejection().cloned();
     match led_by {
         // What a reviewer or a person turned down came back unchanged: another review would say the same.

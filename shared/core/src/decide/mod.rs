@@ -16,7 +16,7 @@ mod forge;
 mod draft;
 
 use crate::count::{Count, deltas};
-use crate::event::{Event, Outcome};
+use crate::event::{Event, Outcome, PersonDecision};
 use crate::id::Timestamp;
 use crate::names::names;
 use crate::policy::Policy;
@@ -183,4 +183,16 @@ pub fn decide(task: &Task, event: &Event, policy: &Policy, now: Timestamp) -> Re
         Event::Forge { phase, number, news } => forge::news(draft, phase, *number, news),
         Event::Cancelled { by } => person::cancelled(draft, by),
     }
+}
+
+/// What a person can decide about an escalation as things stand, by the names of [`PersonDecision`]: those that
+/// [`decide`] would not refuse.
+pub fn possible(task: &Task, escalation: &str, policy: &Policy, now: Timestamp) -> Vec<&'static str> {
+    let refile = PersonDecision::Refile { required_change: "Do it".to_owned(), attempts: 1 };
+    let all = [PersonDecision::Approve, refile, PersonDecision::Retry, PersonDecision::Reject];
+    let is_possible = |decision: &PersonDecision| {
+        let (escalation, decision) = (escalation.to_owned(), decision.clone());
+        decide(task, &Event::Decided { escalation, decision, by: "nobody".to_owned(), note: None }, policy, now).is_ok()
+    };
+    all.iter().filter(|decision| is_possible(decision)).map(PersonDecision::as_str).collect()
 }

@@ -6,7 +6,7 @@ use super::{Refusal, Transition, What};
 use crate::calibration;
 use crate::event::{Actor, PersonDecision};
 use crate::gate;
-use crate::task::{AttemptOutcome, Cause, Decided, Forgiven, Job, Phase, PhaseState, Rejection};
+use crate::task::{Attempt, AttemptOutcome, Cause, Decided, Forgiven, Job, Phase, PhaseState, Rejection, Task};
 use crate::text::{cut, plain_line};
 use crate::verdict::Verdict;
 
@@ -27,6 +27,11 @@ pub(super) fn decided(
     let note = note.map(|n| cut(n, Verdict::MAX_CRITIQUE));
     let note = note.as_deref();
     let (task, now) = (draft.task.id.clone(), draft.now);
+    let overridden_gates = overridden_gates(&draft.task, escalation, decision);
+    let over = match overridden_gates.as_slice() {
+        [] => String::new(),
+        gates => format!(", over what failed: {}", gates.join(", ")),
+    };
     let Some(found) = draft.task.escalations.iter_mut().find(|e| e.id == escalation) else {
         return not_allowed(format!(
             "task {task} has no escalation `{escalation}`; `refile task show {task}` lists them"
@@ -35,8 +40,9 @@ pub(super) fn decided(
     if let Some(done) = &found.decision {
         return not_allowed(format!("{escalation} was decided already: {} by {}", done.decision.as_str(), done.by));
     }
+    let note_kept = note.map(str::to_owned);
     found.decision =
-        Some(Decided { by: by.to_owned(), at: now, decision: decision.clone(), note: note.map(str::to_owned) });
+        Some(Decided { by: by.to_owned(), at: now, decision: decision.clone(), note: note_kept, overridden_gates });
     let found = found.clone();
     let (phase, job) = (found.phase.clone(), found.job.clone());
     let labels: Vec<[String; 3]> = calibration::labelled(&draft.task, &found)
@@ -57,7 +63,7 @@ pub(super) fn decided(
     for label in &labels {
         draft.count("reviewer_labels_total", &label.each_ref().map(String::as_str));
     }
-    draft.notify(What::Decided, format!("{} by {by}", decision.as_str()));
+    draft.notify(What::Decided, format!("{} by {by}{over}", decision.as_str()));
     match decision {
         PersonDecision::Approve => approve(&mut draft, by)?,
         PersonDecision::Refile { required_change, attempts } => {
@@ -67,6 +73,13 @@ pub(super) fn decided(
         PersonDecision::Reject => draft.reject()?,
     }
     Ok(draft.done())
+}
+
+/// The gates that had failed on what a person approves.
+fn overridden_gates(task: &Task, escalation: &str, decision: &PersonDecision) -> Vec<String> {
+    let about = task.escalations.iter().find(|e| e.id == escalation && *decision == PersonDecision::Approve);
+    let attempt = about.and_then(|about| task.phase(&about.phase)?.attempt());
+    attempt.into_iter().flat_map(Attempt::failed_gates).map(str::to_owned).collect()
 }
 
 fn approve(draft: &mut Draft<'_>, by: &str) -> Result<(), Refusal> {
@@ -93,10 +106,15 @@ fn refile(
     note: Option<&str>,
 ) -> Result<(), Refusal> {
     let (required_change, rest) = crate::text::imperative(required_change);
-    if required_change.is_empty() || attempts == 0 {
+    if required_change.is_empty() {
         return Err(Refusal::NotAllowed(
-            "a refile needs a required change (one imperative sentence) and at least one more attempt".to_owned(),
+            "the required change is empty: say in one imperative sentence what the next attempt must do, such as \
+             \"Return an empty list where there is no input\""
+                .to_owned(),
         ));
+    }
+    if attempts == 0 {
+        return Err(Refusal::NotAllowed("a refile needs at least one more attempt".to_owned()));
     }
     let critique = [rest.as_str(), note.unwrap_or_default()].join("\n\n").trim().to_owned();
     let rejection = Rejection { cause: Cause::Person, by: by.to_owned(), required_change, critique };

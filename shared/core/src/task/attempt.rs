@@ -142,6 +142,11 @@ pub struct Review {
 }
 
 impl Attempt {
+    /// The names of the gates that failed on it.
+    pub fn failed_gates(&self) -> impl Iterator<Item = &str> {
+        self.gates.iter().filter(|gate| !gate.passed).map(|gate| gate.name.as_str())
+    }
+
     /// An attempt that nothing has come of yet.
     pub fn new(number: u32, agent: &str, started_at: Timestamp) -> Self {
         Self {

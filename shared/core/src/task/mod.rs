@@ -210,6 +210,9 @@ pub struct Decided {
     /// Why, in their words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// The gates that had failed on what they approved.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overridden_gates: Vec<String>,
 }
 
 /// What agents and reviewers use up.

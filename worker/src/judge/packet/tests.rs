@@ -60,7 +60,7 @@ fn section<'t>(text: &'t str, name: &str) -> &'t str {
 fn a_packet_has_its_sections_in_order() {
     let packet = build(&inputs("Wanted", "diff --git a/x b/x\n+y\n"));
     assert_eq!(sections(&packet.text), ["issue", "previous_required_change", "gate_output", "diff"]);
-    assert!(packet.text.contains(&format!("The diff has 1 files; its hash is {}.", packet.diff_hash)));
+    assert!(packet.text.contains(&format!("The diff has 1 file; its hash is {}.", packet.diff_hash)));
     assert_eq!(packet.diff_hash, digest("diff --git a/x b/x\n+y\n")[..12]);
     assert_eq!(packet.collected, [Input::Issue, Input::PreviousRequiredChange, Input::Diff]);
     assert_eq!((section(&packet.text, "gate_output"), packet.check(&[])), ("no gate was run", Ok(())));
