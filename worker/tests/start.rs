@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+use std::ffi::OsStr;
 use std::net::TcpListener;
 use std::process::Command;
 
@@ -35,34 +36,40 @@ fn a_redis_that_is_away_is_said() {
 }
 
 #[test]
-fn a_sandbox_that_is_required_and_missing_is_said() {
+fn a_sandbox_is_told_whether_it_works_is_missing_or_not_wanted() {
     let dir = tempfile::tempdir().unwrap();
     for tool in ["sh", "git"] {
         let found =
             std::env::split_paths(&std::env::var_os("PATH").unwrap()).map(|d| d.join(tool)).find(|p| p.is_file());
         std::os::unix::fs::symlink(found.unwrap(), dir.path().join(tool)).unwrap();
     }
-    let with = |mode: &str| {
+    let with = |mode: &str, path: &OsStr| {
         std::fs::write(dir.path().join("refile.toml"), format!("sandbox = \"{mode}\"\n{AGENT}")).unwrap();
         // The store is away, so that none comes up.
         let ran = Command::new(CODER)
             .args(["--store", "redis://127.0.0.1:1/0"])
             .current_dir(dir.path())
             .env_clear()
-            .env("PATH", dir.path())
+            .env("PATH", path)
             .output()
             .unwrap();
         assert_eq!(ran.status.code(), Some(1));
         String::from_utf8(ran.stderr).unwrap()
     };
-    let said = with("required");
+    let lacks_it = dir.path().as_os_str();
+    let said = with("required", lacks_it);
     assert!(said.contains("`bwrap` is not installed") && said.contains("install bubblewrap"), "{said}");
     assert!(!said.contains("127.0.0.1"), "{said}");
-    let said = with("auto");
+    let said = with("auto", lacks_it);
     assert!(said.contains("NO SANDBOX") && said.contains("environment") && said.contains("127.0.0.1"), "{said}");
-    let said = with("off");
+    let said = with("off", lacks_it);
     assert!(said.contains("can do all that this user can do") && said.contains("environment"), "{said}");
     assert!(said.contains("127.0.0.1"), "{said}");
+    for mode in ["required", "auto"] {
+        let said = with(mode, &std::env::var_os("PATH").unwrap());
+        assert!(said.contains("the sandbox works") && said.contains("write their tree alone"), "{said}");
+        assert!(!said.contains("NO SANDBOX") && said.contains("127.0.0.1"), "{said}");
+    }
 }
 
 #[test]
