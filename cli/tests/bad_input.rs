@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 use common::command::{Desk, STRICT_REVIEWER};
@@ -26,6 +28,12 @@ fn a_bad_environment_variable_is_named() {
     let place = Desk::new();
     let ran = place.command(&["task", "list"]).env("REFILE_POLICY_MAX_ATTEMPTS", "many").output().unwrap();
     common::command::ended(ran).must(1, &["REFILE_POLICY_MAX_ATTEMPTS", "many"]);
+    // What is no text is nobody's mistake here, and in one of ours it is a value like any other.
+    let no_text = OsStr::from_bytes(b"\xff");
+    let ran = place.command(&["task", "list"]).env("OTHER", no_text).env(no_text, "x").output().unwrap();
+    common::command::ended(ran).must(0, &[]);
+    let ran = place.command(&["task", "list"]).env("REFILE_POLICY_MAX_ATTEMPTS", no_text).output().unwrap();
+    common::command::ended(ran).must(1, &["REFILE_POLICY_MAX_ATTEMPTS"]);
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub use agents::{Bounds, Tool};
 pub use duration::Span;
 pub use forge::{ForgeKind, ForgeSection, Merging};
 pub use inputs::{Answer, Input, Require};
-pub use load::{ConfigError, FILE_NAME, Override, load};
+pub use load::{ConfigError, FILE_NAME, Override, environment, load};
 pub use nearest::nearest;
 pub use presets::Preset;
 pub use prices::{Price, Prices};
