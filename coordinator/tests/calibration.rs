@@ -64,6 +64,7 @@ impl Place {
             lines: 0,
             diff: None,
             summary: String::new(),
+            unfinished: false,
         };
         let coded = Outcome::Coded {
             change,

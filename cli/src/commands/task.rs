@@ -106,7 +106,7 @@ async fn show(context: &Context, store: &dyn Store, given: &str) -> anyhow::Resu
         output::line(format!("landed as {commit}"));
     }
     if detail.spent != Usage::default() {
-        let Usage { input_tokens, output_tokens, cost_micros, wall_ms } = detail.spent;
+        let Usage { input_tokens, output_tokens, cost_micros, wall_ms, .. } = detail.spent;
         let seconds = wall_ms as f64 / 1_000.0;
         let cost = output::usd(cost_micros);
         output::line(format!("spent {input_tokens} tokens in, {output_tokens} out, {cost}, {seconds:.1} s of work"));
