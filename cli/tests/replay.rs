@@ -80,6 +80,7 @@ fn repository(dir: &Path) -> Vec<Change> {
             lines: 1,
             diff: None,
             summary: String::new(),
+            unfinished: false,
         }
     };
     (1..=3).map(change).collect()

@@ -125,6 +125,7 @@ fn outcome(queue: Queue, task: &Task) -> Outcome {
             lines: 0,
             diff: None,
             summary: String::new(),
+            unfinished: false,
         };
         let prompt_digest = "digest".to_owned();
         return Outcome::Coded { change, gates: Vec::new(), prompt_digest, transcript: None, usage };

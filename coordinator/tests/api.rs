@@ -137,6 +137,7 @@ fn coded(head: &str, passed: bool) -> Outcome {
         lines: 0,
         diff: None,
         summary: String::new(),
+        unfinished: false,
     };
     let gate = GateReport {
         name: "lint".to_owned(),

@@ -74,6 +74,7 @@ impl Place {
             lines: 0,
             diff: None,
             summary: String::new(),
+            unfinished: false,
         };
         let coded = Outcome::Coded {
             change,

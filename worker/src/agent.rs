@@ -19,6 +19,7 @@ pub mod preset;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use indexmap::IndexMap;
 use refile_config::schema::AgentType;
@@ -34,6 +35,11 @@ use crate::git::Tree;
 use crate::llm::Client;
 use crate::process::{Reach, Secrets};
 use crate::workspace::Claim;
+
+/// How long a run lasts that must have done work, and so have cost something, also where it failed and told nothing of its
+/// cost, as most programs do. A program that is turned away at its first call ends sooner, also one that tries it again for
+/// a minute by itself, as aider does.
+pub const LONG_RUN: Duration = Duration::from_mins(2);
 
 /// What every agent is given.
 #[derive(Debug, Clone, Copy)]
@@ -95,12 +101,26 @@ pub struct Ran {
     pub transcript: String,
     /// What it used up; nothing where it could not be started.
     pub usage: Usage,
+    /// The tokens read that came out of the provider's cache, as far as it says so.
+    pub cached_input_tokens: u64,
 }
 
 impl Ran {
     /// Of an agent that could not be started.
     pub(crate) fn not_started(failure: Failure) -> Self {
-        Self { ended: Err(failure), summary: String::new(), transcript: String::new(), usage: Usage::default() }
+        let (summary, transcript) = (String::new(), String::new());
+        Self { ended: Err(failure), summary, transcript, usage: Usage::default(), cached_input_tokens: 0 }
+    }
+
+    /// With a price on its tokens, where it told those and no cost, and its model's price is known.
+    fn priced(mut self, job: &Job<'_>) -> Self {
+        let price = job.agent.model.as_deref().and_then(|model| job.client.list_price(model));
+        let Usage { input_tokens, output_tokens, .. } = self.usage;
+        if let Some(price) = price.filter(|_| self.usage.cost_unknown && input_tokens + output_tokens > 0) {
+            self.usage.cost_micros = price.cost_micros(input_tokens, self.cached_input_tokens, output_tokens);
+            self.usage.cost_unknown = false;
+        }
+        self
     }
 }
 
@@ -117,7 +137,7 @@ pub async fn run(job: &Job<'_>) -> Ran {
 async fn watched(job: &Job<'_>, run: impl Future<Output = Ran>) -> Ran {
     let name = format!("agent:{}", job.name);
     let ran = job.client.run_program(&name, run, |ran| ran.ended.as_ref().err()).await;
-    ran.unwrap_or_else(Ran::not_started)
+    ran.unwrap_or_else(Ran::not_started).priced(job)
 }
 
 /// What of the machine an agent reaches from the sandbox.

@@ -1,4 +1,12 @@
 //! A `code` job from its tree to its outcome.
+//!
+//! # Layout
+//! - `unfinished`: what is kept of a run that failed in the middle of its work
+
+mod unfinished;
+
+use std::fmt::Write as _;
+use std::time::Duration;
 
 use indexmap::IndexMap;
 use refile_config::bounds::DiffPolicy;
@@ -27,8 +35,11 @@ pub struct CodeJob<'a> {
     pub prompt: &'a str,
     /// The earlier change that the attempt goes on from; nothing where it starts from the base.
     pub continue_from: Option<&'a Change>,
-    /// What an earlier run of this attempt left, where it was a gate that could not run: no agent is asked again.
+    /// What an earlier run of this attempt left: where it was a gate that could not run, no agent is asked again; where the
+    /// agent had not ended, the next one goes on from it.
     pub kept: Option<&'a Change>,
+    /// How long a run lasts that must have done work.
+    pub long_run: Duration,
     /// Who makes the attempt, by name.
     pub name: &'a str,
     /// And as configured.
@@ -112,7 +123,7 @@ async fn attempt(job: &CodeJob<'_>, run: &mut Run) -> Result<Outcome, Failure> {
 
 /// What an earlier run of the attempt left; nothing where none did, or where it is gone.
 async fn taken_up(job: &CodeJob<'_>, mirror: &Mirror) -> Result<Option<Left>, Failure> {
-    let Some(change) = job.kept else { return Ok(None) };
+    let Some(change) = job.kept.filter(|kept| !kept.unfinished) else { return Ok(None) };
     if !is_there(mirror, change).await.map_err(git)? {
         tracing::warn!(task = %job.site.task.id, branch = change.branch, "what the agent left is gone; it is asked again");
         return Ok(None);
@@ -151,7 +162,13 @@ async fn worked(job: &CodeJob<'_>, mirror: &Mirror, run: &mut Run) -> Result<Res
     run.usage = ran.usage;
     run.transcript = Some(shelf.put(agent::TRANSCRIPT, ran.transcript).await.map_err(artifact)?);
     let summary = ran.summary;
-    let ended = ran.ended?;
+    let ended = match ran.ended {
+        Ok(ended) => ended,
+        Err(failure) => {
+            let found = unfinished::Found { tree: &tree, base: &base, started_with: &started_with, summary };
+            return Err(unfinished::keep(job, mirror, found, failure, run).await);
+        }
+    };
 
     let written = tree.write().await.map_err(git)?;
     let words = match ended {
@@ -188,7 +205,9 @@ async fn judged(
     match checked(job, mirror, &tree, (&change, &conflicts), policy.report, &mut reports).await {
         Ok(()) => Ok((change, reports)),
         // The agent was paid, and nothing is wrong with what it left. What was refused of it is known here alone.
-        Err(failure) if reports.iter().all(|report| report.passed) => Err(keep(mirror, change, failure, run).await),
+        Err(failure) if reports.iter().all(|report| report.passed) => {
+            Err(keep(mirror, change, failure, run, "it is only the gates that run again").await)
+        }
         Err(failure) => Err(failure),
     }
 }
@@ -241,12 +260,12 @@ async fn configured(
     gates::run(&gates, tree, base, files).await
 }
 
-/// Keeps a change for the job's next run, since a gate could not run on it, or the repository was away.
-async fn keep(mirror: &Mirror, change: Change, mut failure: Failure, run: &mut Run) -> Failure {
+/// Keeps a change for the job's next run, since a gate could not run on it, or the repository or the agent was away.
+async fn keep(mirror: &Mirror, change: Change, mut failure: Failure, run: &mut Run, next: &str) -> Failure {
     if let Err(error) = publish(mirror, &change).await {
         tracing::warn!(branch = change.branch, %error, "what the agent left is kept on this machine alone");
     }
-    failure.detail.push_str("\n  what the agent left is kept: it is only the gates that run again");
+    let _ = write!(failure.detail, "\n  what the agent left is kept: {next}");
     run.kept = Some(change);
     failure
 }
@@ -304,20 +323,24 @@ fn bare_change(branch: &str, base: &str, head: &str) -> Change {
         lines: 0,
         diff: None,
         summary: String::new(),
+        unfinished: false,
     }
 }
 
-/// What the attempt starts with: the base as it is now, or the earlier change brought onto it.
+/// What the attempt starts with: the base as it is now, or the earlier change brought onto it. What its own last run did
+/// goes before what the attempt before left.
 async fn start(job: &CodeJob<'_>, mirror: &Mirror, base: &str) -> Result<Start, GitError> {
     let from_base = Start { tree: base.to_owned(), conflicts: Vec::new() };
-    let Some(previous) = job.continue_from else { return Ok(from_base) };
-    if !is_there(mirror, previous).await? {
+    let unfinished = job.kept.filter(|kept| kept.unfinished);
+    for previous in unfinished.into_iter().chain(job.continue_from) {
+        if is_there(mirror, previous).await? {
+            let merge = mirror.bring(base, &previous.base_commit, &previous.head).await?;
+            return Ok(Start { tree: merge.tree, conflicts: merge.conflicts });
+        }
         // Better a fresh start than none: the prompt says all that the attempt must know.
-        tracing::warn!(task = %job.site.task.id, branch = previous.branch, "the previous attempt is gone; starting from the base");
-        return Ok(from_base);
+        tracing::warn!(task = %job.site.task.id, branch = previous.branch, "what an earlier run left is gone; starting without it");
     }
-    let merge = mirror.bring(base, &previous.base_commit, &previous.head).await?;
-    Ok(Start { tree: merge.tree, conflicts: merge.conflicts })
+    Ok(from_base)
 }
 
 /// The message of an attempt's commit: the task's title as one line.

@@ -1,6 +1,7 @@
 //! One job as one pipeline: what the record says, made into values for the parts that do the work.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use refile_config::schema::Strategy;
@@ -29,6 +30,8 @@ pub(crate) struct AtWork {
     pub(crate) forges: Arc<Forges>,
     pub(crate) landings: Landings,
     pub(crate) leftovers: Leftovers,
+    /// How long a run of an agent lasts that must have done work.
+    pub(crate) long_run: Duration,
 }
 
 impl AtWork {
@@ -58,6 +61,10 @@ impl Execute for AtWork {
         }
     }
 
+    fn long_run(&self) -> Duration {
+        self.long_run
+    }
+
     async fn execute(&self, claim: &Claim) -> Outcome {
         if claim.queue == Queue::Land && landings::approved(claim).is_some() {
             if self.proposes() {
@@ -69,12 +76,12 @@ impl Execute for AtWork {
         if claim.queue == Queue::Code {
             self.leftovers.remove(&self.worker, &claim.task);
         }
-        execute(&self.worker, claim).await
+        execute(&self.worker, claim, self.long_run).await
     }
 }
 
 /// Does a claimed job. Whatever goes wrong is an outcome too.
-async fn execute(worker: &Worker, claim: &Claim) -> Outcome {
+async fn execute(worker: &Worker, claim: &Claim, long_run: Duration) -> Outcome {
     let lease = &claim.lease;
     let Some(phase) = claim.task.phase(&lease.phase) else {
         return cannot(claim, format!("the task has no phase `{}`", lease.phase));
@@ -82,7 +89,9 @@ async fn execute(worker: &Worker, claim: &Claim) -> Outcome {
     let shelf = worker.shelf(claim);
     let site = worker.site(claim, &shelf);
     match phase.job.as_ref() {
-        Some(Job::Code { agent }) if claim.queue == Queue::Code => attempt(worker, claim, phase, site, agent).await,
+        Some(Job::Code { agent }) if claim.queue == Queue::Code => {
+            attempt(worker, claim, phase, site, (agent, long_run)).await
+        }
         Some(Job::Review { reviewer }) if claim.queue == Queue::Review => {
             opinion(worker, claim, phase, site, reviewer).await
         }
@@ -91,7 +100,13 @@ async fn execute(worker: &Worker, claim: &Claim) -> Outcome {
     }
 }
 
-async fn attempt(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, name: &str) -> Outcome {
+async fn attempt(
+    worker: &Worker,
+    claim: &Claim,
+    phase: &Phase,
+    site: Site<'_>,
+    (name, long_run): (&str, Duration),
+) -> Outcome {
     let config = &worker.config;
     let Some(agent) = config.agents.get(name) else {
         return cannot(claim, format!("this worker's configuration has no [agents.{name}]"));
@@ -101,13 +116,14 @@ async fn attempt(worker: &Worker, claim: &Claim, phase: &Phase, site: Site<'_>, 
         ContinueFrom::Previous => phase.previous_change(),
         ContinueFrom::Base => None,
     };
-    // An attempt that is not over and has a change is one whose gates could not run.
+    // An attempt that is not over and has a change is one whose gates could not run, or whose agent failed at its work.
     let kept = phase.attempt().filter(|attempt| attempt.outcome.is_none()).and_then(|attempt| attempt.change.as_ref());
     code(&CodeJob {
         site,
         prompt: &prompt,
         continue_from,
         kept,
+        long_run,
         name,
         agent,
         providers: &config.providers,

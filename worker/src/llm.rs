@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
-use refile_config::{Prices, Provider, prices};
+use refile_config::{Price, Prices, Provider, prices};
 use refile_core::failure::{Failure, FailureKind, Scope};
 use refile_core::task;
 use refile_store::Pass;
@@ -166,6 +166,11 @@ impl Client {
     #[must_use]
     pub fn behind(self, turnstile: Arc<dyn Turnstile>) -> Self {
         Self { turnstile: Some(turnstile), ..self }
+    }
+
+    /// What a model costs that a program calls by itself; nothing where nobody knows.
+    pub(crate) fn list_price(&self, model: &str) -> Option<Price> {
+        prices::list_price(&self.prices, model)
     }
 
     /// Asks a model, where it may be asked.

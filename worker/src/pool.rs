@@ -22,6 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent;
 use crate::backpressure::Room;
 use crate::worker::Role;
 use heartbeats::{heartbeats, presence};
@@ -51,6 +52,11 @@ pub trait Execute: Send + Sync {
 
     /// Is told of what was claimed together, before each is done.
     fn begin(&self, _claims: &[Claim]) {}
+
+    /// How long a run of an agent lasts that must have done work.
+    fn long_run(&self) -> Duration {
+        agent::LONG_RUN
+    }
 
     /// Does the job. Whatever goes wrong is an outcome too. It is dropped when the lease is lost.
     async fn execute(&self, claim: &Claim) -> Outcome;
@@ -162,12 +168,11 @@ fn failure_of(outcome: &Outcome) -> Option<&Failure> {
 ///
 /// What has cost something is an outcome like any other. It counts against the budget of failed reviews or of the agent's
 /// tries, never against attempts: so a person is asked at last and it does not cost for ever.
-fn put_back(outcome: &Outcome) -> Option<&Failure> {
+fn put_back(outcome: &Outcome, long_run: Duration) -> Option<&Failure> {
     let has_cost = match outcome {
         Outcome::Reviewed(review) => review.has_cost(),
-        Outcome::AgentFailed { usage, .. } => {
-            usage.input_tokens > 0 || usage.output_tokens > 0 || usage.cost_micros > 0
-        }
+        // Many programs say nothing of their cost where they fail.
+        Outcome::AgentFailed { usage, .. } => usage.is_work(long_run),
         _ => true,
     };
     failure_of(outcome).filter(|failure| !has_cost && failure.holds_beyond_the_call())
@@ -308,7 +313,7 @@ async fn job(
         Some(outcome) => {
             // Before the job is put back: this worker must not claim it again.
             ending.heed(failure_of(&outcome));
-            if let Some(failure) = put_back(&outcome) {
+            if let Some(failure) = put_back(&outcome, pool.agent.long_run()) {
                 tracing::info!(%task, phase, attempt, queue, %failure, "put back, uncharged: it would fail again now");
                 give_back(&pool, std::slice::from_ref(&claim.lease)).await;
                 return;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use refile_config::Config;
 use refile_config::schema::ReviewerType;
@@ -11,6 +12,7 @@ use refile_store::artifacts::{Artifacts, Shelf};
 use refile_store::{Claim, Limits, Store};
 use refile_telemetry::{Health, Metrics};
 
+use crate::agent;
 use crate::backpressure::Backpressure;
 use crate::executor::AtWork;
 use crate::landings::Landings;
@@ -96,6 +98,11 @@ impl Worker {
 
     /// The claim loop that does this worker's jobs.
     pub fn pool(self) -> Pool {
+        self.pool_where(agent::LONG_RUN)
+    }
+
+    /// The same, where a run of an agent that lasts so long must have done work.
+    pub fn pool_where(self, long_run: Duration) -> Pool {
         let limits = Arc::new(limits(&self.config, &self.queues));
         let backpressure = Arc::new(Backpressure::new(self.store.clone(), self.config.clone(), limits));
         let forges = Arc::new(Forges::new(self.config.clone()));
@@ -125,6 +132,7 @@ impl Worker {
                 forges,
                 landings: Landings::default(),
                 leftovers: Leftovers::default(),
+                long_run,
             }),
         }
     }

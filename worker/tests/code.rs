@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::Place;
 use common::fleet::{Try, agent, artifacts, gate, task};
 use common::processes::dies_with;
@@ -12,6 +14,8 @@ use refile_config::{Baseline, Span};
 use refile_core::Outcome;
 use refile_core::failure::FailureKind;
 use refile_core::gate::GateReport;
+use refile_core::task::Change;
+use refile_worker::agent::LONG_RUN;
 
 fn names(gates: &[GateReport]) -> Vec<(&str, bool)> {
     gates.iter().map(|g| (g.name.as_str(), g.passed)).collect()
@@ -276,6 +280,42 @@ async fn the_next_attempt_goes_on_from_the_previous_one_on_the_moved_base() {
     assert_eq!(place.show(&format!("{}:new.txt", next.head)), "one\ntwo");
     assert_eq!(place.show(&format!("{}:b.txt", next.head)), "mine");
     assert_eq!(next.files, 2);
+}
+
+#[tokio::test]
+async fn a_run_that_worked_and_failed_is_gone_on_from_and_nothing_else_is_kept() {
+    const FAILS: &str = "echo half > new.txt; echo oops >&2; exit 3";
+    let place = Place::bare();
+    let task = task(&place, "t1");
+    let first = Try::script("echo one > old.txt").change(&place, &task).await;
+    let left = async |number, script: &str, kept: Option<&Change>, long_run| {
+        let of = Try { long_run, kept, continue_from: Some(&first), attempt: number, ..Try::script(script) };
+        match of.run(&place, &task).await {
+            Outcome::AgentFailed { change, failure, .. } => (change, failure),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(left(2, FAILS, None, LONG_RUN).await.0, None, "it was too short");
+    assert_eq!(left(3, "exit 3", None, Duration::ZERO).await.0, None, "it changed nothing");
+    let (kept, failure) = left(4, FAILS, None, Duration::ZERO).await;
+    let kept = kept.unwrap();
+    assert!(kept.unfinished && failure.detail.contains("its next run goes on from there"), "{failure}");
+    assert_eq!(place.show(&format!("{}:new.txt", kept.branch)), "half", "it is for any worker");
+    let (secret, _) = left(5, "ln -s / out; exit 3", None, Duration::ZERO).await;
+    let is_shown = place.branches().iter().any(|branch| branch.ends_with("/5-50"));
+    assert_eq!((secret.unwrap().patch_id.as_str(), is_shown), ("", false));
+    // On another machine, on a base that moved: what the run did, and what the attempt before left.
+    std::fs::remove_dir_all(place.workspace.dir().join("mirrors")).unwrap();
+    place.commit(&[("c.txt", "c\n")]);
+    let mut next = Try::script("test -f c.txt && test -f old.txt && echo whole >> new.txt");
+    (next.attempt, next.kept, next.continue_from) = (6, Some(&kept), Some(&first));
+    let change = next.change(&place, &task).await;
+    assert_eq!((place.show(&format!("{}:new.txt", change.head)).as_str(), change.unfinished), ("half\nwhole", false));
+    // Where it is gone, what the attempt before left is not.
+    let gone = Change { branch: "refile/t1/change/1-7".to_owned(), head: "a".repeat(40), ..kept };
+    let mut next = Try::script("test -f old.txt && test ! -f new.txt && echo new > new.txt");
+    (next.attempt, next.kept, next.continue_from) = (7, Some(&gone), Some(&first));
+    next.change(&place, &task).await;
 }
 
 #[tokio::test]

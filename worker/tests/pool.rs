@@ -21,6 +21,7 @@ use refile_store::artifacts::Artifacts;
 use refile_store::commit::commit;
 use refile_store::{Claim, Limits, SqliteStore, Store, TakeRequest, Taken};
 use refile_telemetry::{Health, Metrics};
+use refile_worker::agent::LONG_RUN;
 use refile_worker::backpressure::Room;
 use refile_worker::pool::{self, Execute, Pool};
 use refile_worker::worker::{Role, Worker};
@@ -359,8 +360,8 @@ async fn a_failure_that_is_about_its_call_alone_is_handed_in_and_the_worker_goes
     }
 }
 
-/// A coder whose provider turns it away, after it has used up so many tokens; counts its jobs.
-struct TurnedAway(u64, AtomicUsize);
+/// A coder whose provider turns it away, after it has used up so much; counts its jobs.
+struct TurnedAway(Usage, AtomicUsize);
 
 #[async_trait]
 impl Execute for TurnedAway {
@@ -371,24 +372,30 @@ impl Execute for TurnedAway {
     async fn execute(&self, _: &Claim) -> Outcome {
         self.1.fetch_add(1, Ordering::SeqCst);
         let failure = Failure { scope: Scope::Model, ..Failure::new(FailureKind::RateLimit, "HTTP 429") };
-        let usage = Usage { input_tokens: self.0, ..Usage::default() };
+        let usage = self.0;
         Outcome::AgentFailed { failure, prompt_digest: None, transcript: None, usage, change: None }
     }
 }
 
 #[tokio::test]
 async fn a_job_that_cost_nothing_goes_back_and_one_that_did_is_reported() {
-    for tokens in [0, 7] {
+    let wall_ms = LONG_RUN.as_millis() as u64;
+    for (usage, has_cost) in [
+        (Usage { wall_ms: wall_ms - 1, ..Usage::default() }, false),
+        (Usage { input_tokens: 7, ..Usage::default() }, true),
+        // Most programs do not tell what a run cost that failed.
+        (Usage { wall_ms, ..Usage::default() }, true),
+    ] {
         let place = Place::new();
         let (store, _) = counted(&place);
         add(&store, &place, "t0").await;
-        let agent = Arc::new(TurnedAway(tokens, AtomicUsize::new(0)));
+        let agent = Arc::new(TurnedAway(usage, AtomicUsize::new(0)));
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(pool::run(pool_of(&store, agent.clone(), 1), shutdown.clone()));
-        if tokens > 0 {
+        if has_cost {
             let reported = taken(&store, 1).await;
             let outcome = format!("{reported:?}");
-            assert!(outcome.contains("RateLimit") && outcome.contains("input_tokens: 7"), "{outcome}");
+            assert!(outcome.contains("RateLimit") && outcome.contains(&format!("{usage:?}")), "{outcome}");
         } else {
             let deadline = Instant::now() + DEADLINE;
             while agent.1.load(Ordering::SeqCst) < 2 {
@@ -399,6 +406,6 @@ async fn a_job_that_cost_nothing_goes_back_and_one_that_did_is_reported() {
         shutdown.cancel();
         running.await.unwrap().unwrap();
         let waiting = store.stats().await.unwrap().depth.values().sum::<u64>();
-        assert_eq!((waiting, agent.1.load(Ordering::SeqCst) == 1), if tokens > 0 { (0, true) } else { (1, false) });
+        assert_eq!((waiting, agent.1.load(Ordering::SeqCst) == 1), if has_cost { (0, true) } else { (1, false) });
     }
 }

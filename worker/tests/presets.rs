@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::Place;
 use common::fleet::{Try, artifacts, task};
 use refile_config::Preset;
@@ -11,7 +13,7 @@ use refile_config::schema::PromptDelivery;
 use refile_core::Outcome;
 use refile_core::failure::{FailureKind, Scope};
 use refile_core::task::Usage;
-use refile_worker::agent::preset::{known, ready};
+use refile_worker::agent::preset::{Field, known, ready};
 
 /// What an agent printed, and what must be read out of it.
 struct Recorded {
@@ -121,6 +123,46 @@ async fn what_a_run_used_up_is_read_however_much_it_prints() {
 }
 
 #[tokio::test]
+async fn a_limit_in_the_middle_of_the_work_leaves_what_was_done() {
+    let place = Place::new();
+    let recorded = Recorded::all().into_iter().find(|recorded| recorded.name == "codex-usage-limit-midway").unwrap();
+    let mut agent = recorded.agent(&place);
+    let task = task(&place, "t1");
+    // As long as it may be called turned away, nothing is kept of it.
+    let outcome = agent.run(&place, &task).await;
+    assert!(matches!(&outcome, Outcome::AgentFailed { change: None, .. }), "{outcome:?}");
+    (agent.long_run, agent.attempt) = (Duration::ZERO, 2);
+    let outcome = agent.run(&place, &task).await;
+    let Outcome::AgentFailed { failure, change: Some(left), usage, .. } = outcome else { panic!("{outcome:?}") };
+    assert_eq!((failure.kind, failure.scope, usage.has_cost()), (FailureKind::Quota, Scope::Key, false));
+    assert!(left.unfinished && usage.cost_unknown && usage.wall_ms > 0, "{usage:?}");
+    assert_eq!(place.show(&format!("{}:new.txt", left.head)), "x");
+}
+
+#[tokio::test]
+async fn tokens_without_a_cost_are_priced_where_the_models_price_is_known() {
+    const TURN: &str =
+        r#"{"type":"turn.completed","usage":{"input_tokens":1000,"cached_input_tokens":400,"output_tokens":100}}"#;
+    const PAID: &str = r#"{"type":"result","result":"Done.","total_cost_usd":0.0,"usage":{"output_tokens":100}}"#;
+    let place = Place::new();
+    for (nth, preset, prints, model, cost, unknown) in [
+        (1, Preset::Codex, TURN, None, 0, true),
+        (2, Preset::Codex, TURN, Some("nobody-knows"), 0, true),
+        // 600 at 1.25, 400 at 0.125, 100 at 10 dollars a million.
+        (3, Preset::Codex, TURN, Some("gpt-5"), 750 + 50 + 1_000, false),
+        (4, Preset::Codex, "{}", Some("gpt-5"), 0, true),
+        // What says its cost is believed.
+        (5, Preset::Claude, PAID, Some("claude-opus-4-1"), 0, false),
+    ] {
+        let mut agent = scripted(preset, &format!("echo x > new.txt; echo '{prints}'"));
+        (agent.attempt, agent.agent.model) = (nth, model.map(str::to_owned));
+        let outcome = agent.run(&place, &task(&place, "t1")).await;
+        let Outcome::Coded { usage, .. } = outcome else { panic!("{outcome:?}") };
+        assert_eq!((usage.cost_micros, usage.cost_unknown), (cost, unknown), "{nth}");
+    }
+}
+
+#[tokio::test]
 async fn only_what_stands_in_a_field_holds_beyond_the_run() {
     let place = Place::new();
     for (preset, says, kind, scope) in [
@@ -157,6 +199,9 @@ fn each_preset_is_complete() {
         assert!(known.model.iter().any(|a| a.contains("{model}")), "{name}");
         let in_file = known.command.iter().any(|a| a.contains("{prompt_file}") || a.contains("REFILE_PROMPT_FILE"));
         assert_eq!(known.prompt == PromptDelivery::File, in_file, "{name}");
+        let fields = || known.output.json.iter().map(|p| p.field).chain(known.output.lines.iter().map(|l| l.field));
+        assert_eq!(fields().any(|field| field == Field::CostUsd), preset.prints_cost(), "{name}");
+        assert!(fields().any(|field| field == Field::OutputTokens), "{name}");
         for rule in &known.failures {
             assert!(rule.says.iter().all(|words| *words == words.to_lowercase()), "{name}: {rule:?}");
             assert!(!(rule.says.is_empty() && rule.status.is_empty() && rule.exit.is_empty()), "{name}: {rule:?}");

@@ -79,6 +79,7 @@ impl Execute for Counter {
                 lines: 0,
                 diff: None,
                 summary: String::new(),
+                unfinished: false,
             },
             gates: Vec::new(),
             prompt_digest: "0".repeat(64),

@@ -165,7 +165,7 @@ pub(crate) fn unfinished(task: &Task, phase: &str) -> &'static str {
 
 /// What a task used up, as far as anybody knows: most programs do not tell, and not every model has a known price.
 fn spent(task: &Task) -> String {
-    let Usage { input_tokens, output_tokens, cost_micros, wall_ms } = task.spent;
+    let Usage { input_tokens, output_tokens, cost_micros, wall_ms, cost_unknown } = task.spent;
     let work = format!("{:.1} s of work", wall_ms as f64 / 1_000.0);
     if (input_tokens, output_tokens, cost_micros) == (0, 0, 0) {
         return format!("{work}; tokens and cost are unknown");
@@ -175,7 +175,7 @@ fn spent(task: &Task) -> String {
     let has_unpriced = calls.any(|call| call.cost_micros.is_none() && call.input_tokens + call.output_tokens > 0);
     let cost = match cost_micros {
         0 => "cost unknown".to_owned(),
-        known if has_unpriced => format!("at least {}", output::usd(known)),
+        known if has_unpriced || cost_unknown => format!("at least {}", output::usd(known)),
         known => output::usd(known),
     };
     format!("{input_tokens} tokens in, {output_tokens} out, {cost}, {work}")

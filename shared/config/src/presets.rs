@@ -36,6 +36,11 @@ impl Preset {
             Self::MiniSweAgent => "mini-swe-agent",
         }
     }
+
+    /// Whether it prints what a run cost; all of them print tokens.
+    pub fn prints_cost(self) -> bool {
+        !matches!(self, Self::Codex | Self::Gemini)
+    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
-use crate::schema::ProviderKind;
+use crate::schema::{Agent, AgentType, Config, ProviderKind, ReviewerType};
 
 /// What a model costs, in US dollars per million tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -56,11 +56,86 @@ pub(crate) fn check(prices: &Prices) -> Result<(), String> {
     }
 }
 
+/// Says of whom a budget of money knows nothing, where no other budget stands in for it.
+pub(crate) fn unheld_budget(config: &Config) -> Vec<String> {
+    let budget = &config.policy.budget;
+    if budget.cost_usd.is_none() {
+        return Vec::new();
+    }
+    let mut unknown: Vec<(String, Unknown)> = Vec::new();
+    for name in config.policy().ladder {
+        let who = format!("agents.{name}");
+        let why = config.agents.get(&name).and_then(|agent| unknown_cost(config, agent));
+        unknown.extend(why.map(|why| (who.clone(), why)).filter(|_| unknown.iter().all(|(other, _)| *other != who)));
+    }
+    for (name, reviewer) in config.reviewers.iter().filter(|(_, r)| r.kind == ReviewerType::Llm) {
+        let why = unknown_price(config, reviewer.provider.as_deref(), reviewer.model.as_deref());
+        unknown.extend(why.map(|why| (format!("reviewers.{name}"), why)));
+    }
+    let is_held = |why: &Unknown| match why {
+        Unknown::Everything => budget.wall.is_some(),
+        Unknown::Price(_) | Unknown::Model(_) => budget.tokens.is_some(),
+    };
+    let line = |(who, why): (String, Unknown)| match why {
+        Unknown::Price(model) => format!(
+            "policy.budget.cost_usd does not count what {who} costs: nobody knows the price of `{model}`; write a section \
+             [prices.\"{model}\"], or set policy.budget.tokens"
+        ),
+        Unknown::Model(what) => format!(
+            "policy.budget.cost_usd does not count what {who} costs: {what}; name its `model`, with its price in [prices] \
+             where it is not a well-known one, or set policy.budget.tokens"
+        ),
+        Unknown::Everything => format!(
+            "policy.budget.cost_usd does not count what {who} costs: nothing is read out of what a command prints that is \
+             no `preset`; set policy.budget.wall"
+        ),
+    };
+    unknown.into_iter().filter(|(_, why)| !is_held(why)).map(line).collect()
+}
+
+/// Why nobody knows what an agent or a reviewer costs.
+enum Unknown {
+    /// Its model has no price.
+    Price(String),
+    /// It tells its tokens at most, and nobody its model; the words say what it is.
+    Model(String),
+    /// It tells nothing.
+    Everything,
+}
+
+fn unknown_cost(config: &Config, agent: &Agent) -> Option<Unknown> {
+    let says = match (agent.kind, agent.preset) {
+        (AgentType::Llm, _) => return unknown_price(config, agent.provider.as_deref(), agent.model.as_deref()),
+        (AgentType::Command, None) => return Some(Unknown::Everything),
+        (AgentType::Command, Some(preset)) if preset.prints_cost() => return None,
+        (AgentType::Command, Some(preset)) => format!("`{}` prints tokens and no cost", preset.as_str()),
+        (AgentType::Acp, _) => "an agent over the protocol need not tell it".to_owned(),
+    };
+    match &agent.model {
+        None => Some(Unknown::Model(says)),
+        Some(model) if list_price(&config.prices, model).is_none() => Some(Unknown::Price(model.clone())),
+        Some(_) => None,
+    }
+}
+
+fn unknown_price(config: &Config, provider: Option<&str>, model: Option<&str>) -> Option<Unknown> {
+    let (provider, model) = config.providers.get(provider?).zip(model)?;
+    price(&config.prices, provider.kind, model).is_none().then(|| Unknown::Price(model.to_owned()))
+}
+
 /// What a model of a provider costs; nothing where nobody knows. The configuration's word goes first, under the very name
 /// that the provider is asked for.
 pub fn price(configured: &Prices, kind: ProviderKind, model: &str) -> Option<Price> {
-    // What runs on one's own machine has no list price, whatever its name.
-    configured.get(model).copied().or_else(|| (kind != ProviderKind::Ollama).then(|| built_in(model)).flatten())
+    match kind {
+        // What runs on one's own machine has no list price, whatever its name.
+        ProviderKind::Ollama => configured.get(model).copied(),
+        _ => list_price(configured, model),
+    }
+}
+
+/// What a model costs, whoever calls it where; nothing where nobody knows.
+pub fn list_price(configured: &Prices, model: &str) -> Option<Price> {
+    configured.get(model).copied().or_else(|| built_in(model))
 }
 
 /// The built-in price of a model, by its provider's name for it, with or without a path before it and a date behind it.
@@ -187,6 +262,51 @@ mod tests {
             assert!(!name.contains(['.', '/']) && *name == without_date(name), "{name} would never be found");
             assert!(0.0 < *cached && cached < input && input < output, "{name}");
         }
+    }
+
+    #[test]
+    fn a_budget_of_money_that_cannot_be_held_is_told_with_what_to_do() {
+        const BUDGET: &str = "[policy.budget]\ncost_usd = 1.0\n";
+        const OWN: &str = "[prices.own]\ninput = 1.0\noutput = 1.0\n";
+        let model = |kind: &str, model: &str| {
+            format!(
+                "[providers.p]\nkind = \"{kind}\"\n[agents.a]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"{model}\"\n"
+            )
+        };
+        let preset = |name: &str, more: &str| format!("[agents.a]\npreset = \"{name}\"\n{more}\n");
+        let acp = |more: &str| format!("[agents.a]\ntype = \"acp\"\ncommand = [\"x\"]\n{more}\n");
+        let judge = "[agents.a]\npreset = \"claude\"\n[providers.p]\nkind = \"openai\"\n[reviewers.r]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"own\"\n";
+        let (tokens, wall) = ("tokens = 9\n", "wall = \"1h\"\n");
+        for (text, says, instead) in [
+            (preset("claude", ""), vec![], tokens),
+            (
+                preset("codex", ""),
+                vec!["agents.a", "`codex` prints tokens", "[prices]", "policy.budget.tokens"],
+                tokens,
+            ),
+            (preset("codex", "model = \"own\""), vec!["agents.a", "[prices.\"own\"]"], tokens),
+            (preset("codex", "model = \"own\"") + OWN, vec![], tokens),
+            (preset("gemini", "model = \"gemini-2.5-pro\""), vec![], tokens),
+            (acp(""), vec!["agents.a", "the protocol"], tokens),
+            (acp("model = \"gpt-5\""), vec![], tokens),
+            (model("openai", "gpt-4.1"), vec![], tokens),
+            (model("openai", "own"), vec!["agents.a", "price of `own`"], tokens),
+            (model("ollama", "gpt-4.1"), vec!["agents.a", "price of `gpt-4.1`"], tokens),
+            ("[agents.a]\ncommand = [\"x\"]\n".to_owned(), vec!["agents.a", "policy.budget.wall"], wall),
+            (judge.to_owned(), vec!["reviewers.r", "price of `own`"], tokens),
+        ] {
+            let warnings = |text: &str| load_text(text, &[], &[]).unwrap().0.warnings();
+            let said = warnings(&format!("{BUDGET}{text}"));
+            assert_eq!(said.len(), usize::from(!says.is_empty()), "{text}{said:?}");
+            assert!(says.iter().all(|word| said[0].contains(word)), "{text}{said:?}");
+            assert_eq!(warnings(&format!("{BUDGET}{instead}{text}")), [""; 0], "{text}");
+            assert_eq!(warnings(&text), [""; 0], "{text}");
+        }
+        // Each agent that may get a job, once.
+        let two = "ladder = [\"a\", \"b\", \"a\"]\n[policy.budget]\ncost_usd = 1.0\n[agents.a]\npreset = \"codex\"\n\
+                   [agents.b]\ncommand = [\"x\"]\n[agents.c]\ncommand = [\"x\"]\n";
+        let said = load_text(&format!("[policy]\n{two}"), &[], &[]).unwrap().0.warnings();
+        assert!(said.len() == 2 && said[0].contains("agents.a") && said[1].contains("agents.b"), "{said:?}");
     }
 
     #[test]

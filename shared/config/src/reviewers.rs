@@ -6,6 +6,7 @@ use refile_core::verdict::Format;
 
 use crate::Threshold;
 use crate::nearest::hint;
+use crate::prices;
 use crate::schema::{Config, Reviewer, ReviewerType};
 
 impl Config {
@@ -57,8 +58,8 @@ impl Config {
 
     /// What is allowed and most likely not meant, each in words that say what to do.
     pub fn warnings(&self) -> Vec<String> {
-        let Some((first, _)) = self.reviewers.first() else { return Vec::new() };
-        let mut warnings = Vec::new();
+        let mut warnings = prices::unheld_budget(self);
+        let Some((first, _)) = self.reviewers.first() else { return warnings };
         for (name, reviewer) in &self.reviewers {
             if reviewer.kind == ReviewerType::Panel && reviewer.members.contains(first) {
                 let asked = if self.is_always_sure(first) { "never" } else { "only where that one is not sure enough" };

@@ -160,15 +160,32 @@ impl Policy {
         if self.fresh_last && is_last { ContinueFrom::Base } else { self.continue_from }
     }
 
-    /// The agent for an attempt, by its number (from 1).
-    pub fn agent(&self, attempt: u32) -> &str {
-        let rung = (attempt.saturating_sub(1) as usize).min(self.ladder.len().saturating_sub(1));
-        self.ladder.get(rung).map_or("default", String::as_str)
+    /// The agent for the attempt after those of a round that these agents made, in order: that of the next rung, each attempt
+    /// being one; the last rung has no end.
+    pub fn next_agent<'p>(&'p self, made_by: &[&str]) -> &'p str {
+        let next = self.rung(made_by).map_or(0, |rung| rung + 1).min(self.ladder.len().saturating_sub(1));
+        self.ladder.get(next).map_or("default", String::as_str)
     }
 
-    /// Whether the ladder has an agent for the attempt after this one that is not the same.
-    pub fn has_stronger_agent_after(&self, attempt: u32) -> bool {
-        self.agent(attempt) != self.agent(attempt + 1)
+    /// The next agent that is not the one that made the last attempt, where the ladder has one.
+    pub fn next_other_agent<'p>(&'p self, made_by: &[&str]) -> Option<&'p str> {
+        let last = made_by.last()?;
+        let above = self.ladder.iter().skip(self.rung(made_by)? + 1);
+        above.map(String::as_str).find(|agent| agent != last)
+    }
+
+    /// The rung of the ladder (from 0) that the last of these agents stood on; nothing before the first attempt.
+    ///
+    /// Each attempt is one rung above the one before, or where a rejection repeated itself on the next rung with another
+    /// agent: so the agents tell the rungs. Of an agent that the ladder does not have (any more) there, it is the next rung.
+    fn rung(&self, made_by: &[&str]) -> Option<usize> {
+        let top = self.ladder.len().saturating_sub(1);
+        made_by.iter().enumerate().fold(None, |rung, (nth, agent)| {
+            let next = rung.map_or(0, |rung: usize| rung + 1);
+            let found = self.ladder.iter().skip(next).position(|name| name == agent).map(|above| next + above);
+            // The first attempt is made by the first agent, whatever it was called then.
+            Some(found.filter(|_| nth > 0).unwrap_or(next).min(top))
+        })
     }
 
     /// The reviewer to ask about what this agent made, after these have been asked, and whether it may judge it.
@@ -295,8 +312,37 @@ mod tests {
     #[test]
     fn the_ladder_ends_with_its_last_agent() {
         let policy = Policy { ladder: vec!["cheap".into(), "strong".into()], ..Policy::default() };
-        assert_eq!([1, 2, 3].map(|n| policy.agent(n)), ["cheap", "strong", "strong"]);
-        assert!(policy.has_stronger_agent_after(1));
-        assert!(!policy.has_stronger_agent_after(2));
+        let made_by = ["cheap", "strong", "strong"];
+        assert_eq!([0, 1, 2, 3].map(|n| policy.next_agent(&made_by[..n])), ["cheap", "strong", "strong", "strong"]);
+        assert_eq!(policy.next_other_agent(&made_by[..1]), Some("strong"));
+        assert_eq!([0, 2, 3].map(|n| policy.next_other_agent(&made_by[..n])), [None; 3]);
+        assert_eq!(Policy { ladder: Vec::new(), ..policy }.next_agent(&["gone"]), "default");
+    }
+
+    #[test]
+    fn the_rung_is_told_by_who_made_the_attempts() {
+        let ladder = |names: &str| names.split(' ').map(str::to_owned).collect();
+        for (names, made_by, next, other) in [
+            ("a a a b", "a a", "a", Some("b")),
+            ("a a a b", "a a b", "b", None),
+            ("a a a b", "a a b b", "b", None),
+            // Of two rungs with one agent the lower one comes first, also where others were left out.
+            ("a a a b b c", "a b", "b", Some("c")),
+            ("a a a b b c", "a b b", "c", Some("c")),
+            ("a a a b b c", "a a a b", "b", Some("c")),
+            ("a b a", "a b", "a", Some("a")),
+            // The ladder was another one when the attempts were made.
+            ("x y z", "a", "y", Some("y")),
+            ("x y z", "a b", "z", Some("z")),
+            ("x y z", "a b c d", "z", None),
+        ] {
+            let policy = Policy { ladder: ladder(names), ..Policy::default() };
+            let made_by: Vec<&str> = made_by.split(' ').collect();
+            assert_eq!(
+                (policy.next_agent(&made_by), policy.next_other_agent(&made_by)),
+                (next, other),
+                "{names} {made_by:?}"
+            );
+        }
     }
 }

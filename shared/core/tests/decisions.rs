@@ -10,7 +10,7 @@ mod reviews;
 
 use common::Table;
 use refile_core::Policy;
-use refile_core::policy::OnExhausted;
+use refile_core::policy::{Budget, OnExhausted};
 
 fn cap(max_attempts: u32, on_exhausted: OnExhausted) -> Policy {
     Policy { max_attempts, on_exhausted, ..Policy::default() }
@@ -145,6 +145,54 @@ fn the_same_demand_again_goes_to_the_next_agent_on_the_ladder() {
         "coding #3, open: count repeated_rejections_total, count refiles_total{review}, enqueue code #3 (strong)",
     );
     table.case("coded; needs_changes 0.9 Fix a.; coded; needs_changes 0.9 Fix b.; coded", "needs_changes 0.9 Fix b.", "reviewing #3, parked, escalated: count reviews_total{default,needs_changes}, count repeated_rejections_total, count escalations_total{repeated_rejection}");
+}
+
+#[test]
+fn a_stronger_agent_is_gone_to_over_all_rungs_of_the_same_and_kept() {
+    const PARKED: &str = "parked, escalated: count reviews_total{default,needs_changes}, count repeated_rejections_total, count escalations_total{repeated_rejection}";
+    let ladder = |names: &str| {
+        let ladder = names.split(' ').map(str::to_owned).collect();
+        Table::new(Policy { ladder, max_attempts: 9, ..Policy::default() })
+    };
+    let again = |step: &str, number: u32, agent: &str| {
+        let reviews = if step.starts_with("coded") { "" } else { "count reviews_total{default,needs_changes}, " };
+        format!(
+            "coding #{number}, open: {reviews}count repeated_rejections_total, count refiles_total{{review}}, enqueue code #{number} ({agent})"
+        )
+    };
+    let refiled = |number: u32, agent: &str| {
+        format!(
+            "coding #{number}, open: count reviews_total{{default,needs_changes}}, count refiles_total{{review}}, enqueue code #{number} ({agent})"
+        )
+    };
+    let (twice, other) = ("coded; needs_changes 0.9 Fix a.; coded", "needs_changes 0.9 Fix b.");
+    let same = "needs_changes 0.9 Fix a.";
+    let mut table = ladder("cheap cheap cheap strong");
+    table.case(twice, other, &refiled(3, "cheap"));
+    table.case(twice, same, &again(same, 3, "strong"));
+    table.case("coded; needs_changes 0.9 Fix a.", "coded same", &again("coded same", 3, "strong"));
+    let strong = format!("{twice}; {same}; coded");
+    table.case(&strong, other, &refiled(4, "strong"));
+    table.case(&format!("{strong}; {other}; coded"), "needs_changes 0.9 Fix c.", &refiled(5, "strong"));
+    table.case(&strong, same, &format!("reviewing #3, {PARKED}"));
+    // The next one in between is not left out.
+    let mut table = ladder("cheap cheap cheap fair fair strong");
+    table.case(&strong, other, &refiled(4, "fair"));
+    table.case(&strong, same, &again(same, 4, "strong"));
+    table.case(&format!("{strong}; {other}; coded"), "needs_changes 0.9 Fix c.", &refiled(5, "strong"));
+    // Nobody else is left.
+    let mut table = ladder("cheap cheap cheap");
+    table.case(twice, same, &format!("reviewing #2, {PARKED}"));
+    // It is gone to also where a budget was spent in between, and a person said to go on.
+    let budget = Budget { tokens: Some(350), ..Budget::default() };
+    let ladder = ["cheap", "cheap", "cheap", "strong"].map(str::to_owned).into();
+    let mut table = Table::new(Policy { ladder, budget, max_attempts: 9, ..Policy::default() });
+    table.case(twice, same, "reviewing #2, parked, escalated: count reviews_total{default,needs_changes}, count repeated_rejections_total, count refiles_total{review}, count escalations_total{budget_exhausted}");
+    table.case(
+        &format!("{twice}; {same}"),
+        "person retry",
+        "coding #3, open: count escalation_decisions_total{retry}, enqueue code #3 (strong)",
+    );
 }
 
 #[test]

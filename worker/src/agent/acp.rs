@@ -95,11 +95,13 @@ pub(super) async fn run(job: &Job<'_>) -> Ran {
 
     let mut seen = session.seen();
     seen.said();
-    let mut usage = Usage { cost_micros: seen.cost_micros, ..Usage::default() };
+    let mut usage = Usage { cost_micros: seen.cost_micros, cost_unknown: seen.cost_micros == 0, ..Usage::default() };
+    let mut cached_input_tokens = 0;
     let last = std::mem::take(&mut seen.last);
     let ended = match said {
         Ok(Some(response)) => {
             usage += tokens(&response);
+            cached_input_tokens = response.usage.as_ref().and_then(|usage| usage.cached_read_tokens).unwrap_or(0);
             ended(response.stop_reason, &last)
         }
         Ok(None) if exit == Some(Exit::NoRoom) => Err(no_room("the agent")),
@@ -124,7 +126,7 @@ pub(super) async fn run(job: &Job<'_>) -> Ran {
         Ok((ended, summary)) => (Ok(ended), summary),
         Err(failure) => (Err(failure), String::new()),
     };
-    Ran { ended, summary: tail(&summary, 500).to_owned(), transcript, usage }
+    Ran { ended, summary: tail(&summary, 500).to_owned(), transcript, usage, cached_input_tokens }
 }
 
 /// What an agent is asked to do, and until when.

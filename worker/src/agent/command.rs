@@ -64,7 +64,11 @@ fn ended(ready: &Ready, done: &Finished, secrets: &Secrets) -> Ran {
         ended,
         summary: tail(&secrets.hide(&said), 500).to_owned(),
         transcript,
-        usage: Usage { wall_ms: done.wall_ms(), ..told.map(|t| t.usage).unwrap_or_default() },
+        cached_input_tokens: told.as_ref().map_or(0, |t| t.cached_input_tokens),
+        usage: Usage {
+            wall_ms: done.wall_ms(),
+            ..told.map_or(Usage { cost_unknown: true, ..Usage::default() }, |t| t.usage)
+        },
     }
 }
 

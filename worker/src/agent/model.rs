@@ -7,7 +7,7 @@
 //!   That was the coder's own spending, so it is an attempt, which gates and reviewers judge like any other, and the next one
 //!   goes on from there. Nothing is lost, and attempts are counted, so it is not spent for ever.
 //! - its time is up, or its model cannot be called: the agent failed. That may be the provider's fault, so nobody is charged;
-//!   the job is tried again from where the attempt began.
+//!   the job is tried again, and where the run had worked it goes on from what lies in the tree.
 //!
 //! # Layout
 //! - [`mod@stuck`], [`window`]: rules that know nothing of the world
@@ -72,6 +72,8 @@ struct Run<'a> {
     talk: Vec<Message>,
     transcript: Transcript,
     usage: Usage,
+    /// Of its time, what went by while nobody could be asked.
+    waited: Duration,
     answers: u32,
     steps: Vec<Step>,
 }
@@ -103,6 +105,7 @@ pub(super) async fn run(job: &Job<'_>) -> Ran {
         talk: vec![Message::user(job.prompt)],
         transcript: Transcript::new(secrets.clone()),
         usage: Usage::default(),
+        waited: Duration::ZERO,
         answers: 0,
         steps: Vec::new(),
     };
@@ -113,14 +116,16 @@ pub(super) async fn run(job: &Job<'_>) -> Ran {
         Ok((Ended::Says(words) | Ended::Asks(words), _)) => run.transcript.note(&format!("a person is asked: {words}")),
         Err(failure) => run.transcript.note(&format!("failed: {failure}")),
     }
-    let usage = Usage { wall_ms: started.elapsed().as_millis() as u64, ..run.usage };
+    let worked = started.elapsed().saturating_sub(run.waited);
+    let usage = Usage { wall_ms: worked.as_millis() as u64, ..run.usage };
     let (ended, summary) = match end {
         Ok((Ended::Asks(words), summary)) => (Ok(Ended::Asks(secrets.hide(&words))), summary),
         Ok((ended, summary)) => (Ok(ended), summary),
         Err(failure) => (Err(failure), String::new()),
     };
     let summary = tail(&secrets.hide(&summary), 500).to_owned();
-    Ran { ended, summary, transcript: transcript.with(""), usage }
+    // Each call was priced by itself.
+    Ran { ended, summary, transcript: transcript.with(""), usage, cached_input_tokens: 0 }
 }
 
 /// The provider and the model that an agent works with.
@@ -211,10 +216,15 @@ impl Run<'_> {
                 schema: None,
                 tools: &self.tools,
             };
+            let asked = Instant::now();
             let answer = self.job.client.ask(self.provider, &question).await;
-            if let Some(call) = &answer.call {
-                self.usage += call.usage();
-                self.transcript.step(self.answers, call);
+            match &answer.call {
+                Some(call) => {
+                    self.usage += call.usage();
+                    self.transcript.step(self.answers, call);
+                }
+                // It was not let through.
+                None => self.waited += asked.elapsed(),
             }
             let Err(failure) = &answer.text else { return Ok(answer) };
             tries += 1;
@@ -241,6 +251,7 @@ impl Run<'_> {
                         ours.text.push_str(CUT_OFF);
                     }
                     tokio::time::sleep(wait).await;
+                    self.waited += wait;
                 }
                 _ => return Err(failure.clone()),
             }
@@ -298,7 +309,8 @@ mod tests {
     #[test]
     fn each_bound_stops_at_its_number() {
         let bounds = Bounds { steps: 3, total_tokens: 100, cost_usd: 0.5, ..Bounds::default() };
-        let usage = |tokens, cost_micros| Usage { input_tokens: tokens, output_tokens: 1, cost_micros, wall_ms: 9 };
+        let usage =
+            |tokens, cost_micros| Usage { input_tokens: tokens, output_tokens: 1, cost_micros, ..Usage::default() };
         for (answers, tokens, cost, says) in [
             (2, 98, 499_999, None),
             (3, 0, 0, Some("3 steps")),

@@ -16,7 +16,7 @@ use refile_core::failure::{Failure, FailureKind};
 use serde::Deserialize;
 use serde_json::Value;
 
-pub use output::Told;
+pub use output::{Field, Told};
 
 use crate::process::{Exit, Finished, tail};
 

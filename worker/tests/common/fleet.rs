@@ -1,5 +1,7 @@
 //! A task in a [`Place`], and what code and land jobs make of it.
 
+use std::time::Duration;
+
 use indexmap::IndexMap;
 use refile_config::bounds::DiffPolicy;
 use refile_config::{Agent, Baseline, Gate, Provider, Span, Strategy};
@@ -8,6 +10,7 @@ use refile_core::event::Actor;
 use refile_core::task::{Approval, Change};
 use refile_core::{Outcome, Policy, Priority, Task, TaskId, Timestamp};
 use refile_store::artifacts::{Artifacts, Shelf};
+use refile_worker::agent::LONG_RUN;
 use refile_worker::code::{CodeJob, code};
 use refile_worker::land::{LandJob, Leases, land, land_together};
 use refile_worker::llm::Client;
@@ -74,6 +77,8 @@ pub struct Try<'a> {
     pub attempt: u32,
     pub continue_from: Option<&'a Change>,
     pub kept: Option<&'a Change>,
+    /// How long a run lasts that must have done work.
+    pub long_run: Duration,
     pub agent: Agent,
     pub gates: Vec<Gate>,
     pub keep_going: bool,
@@ -87,6 +92,7 @@ impl Try<'_> {
             attempt: 1,
             continue_from: None,
             kept: None,
+            long_run: LONG_RUN,
             agent: agent(script),
             gates: Vec::new(),
             keep_going: false,
@@ -103,6 +109,7 @@ impl Try<'_> {
             prompt: "Do it well.",
             continue_from: self.continue_from,
             kept: self.kept,
+            long_run: self.long_run,
             name: "scripted",
             agent: &self.agent,
             providers: &self.providers,

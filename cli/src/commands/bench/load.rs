@@ -170,6 +170,7 @@ fn coded(claim: &Claim, number: u64) -> Outcome {
             lines: 0,
             diff: None,
             summary: now_us().to_string(),
+            unfinished: false,
         },
         gates: vec![passed("lint"), passed("test")],
         prompt_digest: hex(4, number, attempt),
@@ -193,7 +194,7 @@ fn reviewed(attempt: &Attempt, is_rejected: bool, number: u64) -> Outcome {
 }
 
 fn usage() -> Usage {
-    Usage { input_tokens: 1_000, output_tokens: 100, cost_micros: 1_000, wall_ms: 1 }
+    Usage { input_tokens: 1_000, output_tokens: 100, cost_micros: 1_000, wall_ms: 1, cost_unknown: false }
 }
 
 #[cfg(test)]

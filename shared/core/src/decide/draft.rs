@@ -164,7 +164,7 @@ impl<'a> Draft<'a> {
     pub(super) fn start_attempt(&mut self) {
         let waited = self.phase().state == PhaseState::Waiting;
         let number = if waited { 1 } else { self.phase().attempt_number().saturating_add(1) };
-        let agent = self.policy.agent(number).to_owned();
+        let agent = self.next_agent(waited);
         if self.budget_is_spent() {
             self.phase_mut().job = Some(Job::Code { agent });
             self.escalate(EscalationReason::BudgetExhausted, self.what_was_spent());
@@ -179,6 +179,20 @@ impl<'a> Draft<'a> {
         self.phase_mut().attempts.push(Attempt::new(number, &agent, started_at));
         self.notify(What::AttemptStarted, format!("agent {agent}"));
         self.enqueue(Job::Code { agent }, 0);
+    }
+
+    /// Who makes the next attempt: the agent of the next rung, where the last rejection repeated itself the next other one.
+    fn next_agent(&self, is_new_round: bool) -> String {
+        let made_by = if is_new_round { Vec::new() } else { self.made_by() };
+        let last = self.attempt().ok().and_then(|attempt| attempt.rejection.as_ref());
+        let repeats = last.is_some_and(|rejection| self.repeats(rejection).is_ok_and(|why| why.is_some()));
+        let other = self.policy.next_other_agent(&made_by).filter(|_| repeats);
+        other.unwrap_or_else(|| self.policy.next_agent(&made_by)).to_owned()
+    }
+
+    /// The agents of the round's attempts, in order.
+    fn made_by(&self) -> Vec<&str> {
+        self.phase().round().iter().map(|attempt| attempt.agent.as_str()).collect()
     }
 
     /// Starts every phase whose predecessors are all accepted.
@@ -235,7 +249,7 @@ impl<'a> Draft<'a> {
                 OnExhausted::Accept => self.approve(Actor::Policy)?,
                 OnExhausted::Reject => self.reject()?,
             }
-        } else if let (Some(why), false) = (repeats, self.policy.has_stronger_agent_after(number)) {
+        } else if let (Some(why), None) = (repeats, self.policy.next_other_agent(&self.made_by())) {
             self.escalate(EscalationReason::RepeatedRejection, format!("{why}: {demand}"));
         } else {
             self.count("refiles_total", &[cause.as_str()]);

@@ -88,6 +88,9 @@ pub struct Change {
     /// What the coder said of it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub summary: String,
+    /// The run that left it failed before it had ended: the attempt's next run goes on from it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub unfinished: bool,
 }
 
 /// Why an attempt was rejected.

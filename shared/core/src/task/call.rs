@@ -32,13 +32,14 @@ pub struct Call {
 }
 
 impl Call {
-    /// What it used up. What nobody knows the price of counts as free.
+    /// What it used up. What nobody knows the price of counts as free, and says that it is not known.
     pub fn usage(&self) -> Usage {
         Usage {
             input_tokens: self.input_tokens,
             output_tokens: self.output_tokens,
             cost_micros: self.cost_micros.unwrap_or(0),
             wall_ms: self.latency_ms,
+            cost_unknown: self.cost_micros.is_none() && self.input_tokens + self.output_tokens > 0,
         }
     }
 }
@@ -77,11 +78,7 @@ impl Review {
             let behaviour = call.failure.map(FailureKind::behaviour);
             matches!(behaviour, Some(Behaviour::PauseProvider | Behaviour::StopPool))
         };
-        self.usage.input_tokens > 0
-            || self.usage.output_tokens > 0
-            || self.usage.cost_micros > 0
-            || !self.calls.iter().all(was_turned_away)
-            || self.members.iter().any(Self::has_cost)
+        self.usage.has_cost() || !self.calls.iter().all(was_turned_away) || self.members.iter().any(Self::has_cost)
     }
 }
 
@@ -136,6 +133,9 @@ mod tests {
         let written = serde_json::to_value(&call).unwrap();
         assert!(written.get("cost_micros").is_none() && written["latency_ms"] == 7, "{written}");
         assert_eq!(call.usage(), Usage { wall_ms: 7, ..Usage::default() });
-        assert_eq!(Call { cost_micros: Some(9), ..call }.usage().cost_micros, 9);
+        let paid = Call { input_tokens: 5, ..call };
+        assert_eq!((paid.usage().cost_micros, paid.usage().cost_unknown), (0, true));
+        let known = Call { cost_micros: Some(9), ..paid }.usage();
+        assert_eq!((known.cost_micros, known.cost_unknown), (9, false));
     }
 }

@@ -226,6 +226,21 @@ pub struct Usage {
     pub cost_micros: u64,
     /// Working time in milliseconds.
     pub wall_ms: u64,
+    /// Nobody knows what a part of it cost: `cost_micros` is the least that it was.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub cost_unknown: bool,
+}
+
+impl Usage {
+    /// Whether a model was paid, as far as anybody said.
+    pub fn has_cost(&self) -> bool {
+        self.input_tokens > 0 || self.output_tokens > 0 || self.cost_micros > 0
+    }
+
+    /// Whether a run that used this up did work, where one of that length must have, whatever it said of its cost.
+    pub fn is_work(&self, length: std::time::Duration) -> bool {
+        self.has_cost() || u128::from(self.wall_ms) >= length.as_millis()
+    }
 }
 
 impl std::ops::AddAssign for Usage {
@@ -234,6 +249,7 @@ impl std::ops::AddAssign for Usage {
         self.output_tokens = self.output_tokens.saturating_add(more.output_tokens);
         self.cost_micros = self.cost_micros.saturating_add(more.cost_micros);
         self.wall_ms = self.wall_ms.saturating_add(more.wall_ms);
+        self.cost_unknown = self.cost_unknown || more.cost_unknown;
     }
 }
 

@@ -176,6 +176,7 @@ impl World {
             lines: 0,
             diff: None,
             summary: String::new(),
+            unfinished: false,
         }
     }
 
@@ -238,7 +239,7 @@ fn pull_request(phase: &Phase) -> PullRequest {
 
 /// 100 tokens.
 fn usage() -> Usage {
-    Usage { input_tokens: 60, output_tokens: 40, cost_micros: 10, wall_ms: 1_000 }
+    Usage { input_tokens: 60, output_tokens: 40, cost_micros: 10, wall_ms: 1_000, cost_unknown: false }
 }
 
 pub(crate) fn gate(name: &str, passed: bool) -> GateReport {

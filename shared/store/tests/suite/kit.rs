@@ -119,7 +119,7 @@ pub(crate) async fn claim_one(store: &Arc<dyn Store>, owner: &str, lease: Durati
 }
 
 pub(crate) fn usage() -> Usage {
-    Usage { input_tokens: 1, output_tokens: 2, cost_micros: 3, wall_ms: 4 }
+    Usage { input_tokens: 1, output_tokens: 2, cost_micros: 3, wall_ms: 4, cost_unknown: false }
 }
 
 /// The agent left a change.
@@ -133,6 +133,7 @@ pub(crate) fn coded(head: &str) -> Outcome {
         lines: 0,
         diff: None,
         summary: String::new(),
+        unfinished: false,
     };
     let prompt_digest = "digest".to_owned();
     Outcome::Coded { change, gates: Vec::new(), prompt_digest, transcript: None, usage: usage() }

@@ -39,6 +39,8 @@ pub struct Output {
 pub enum Field {
     /// Tokens read, those from a cache included; every one found counts.
     InputTokens,
+    /// Those of the tokens read that came from a cache; every one found counts.
+    CachedInputTokens,
     /// Tokens written; every one found counts.
     OutputTokens,
     /// US dollars; every one found counts.
@@ -94,6 +96,8 @@ pub struct Condition {
 pub struct Told {
     /// Tokens and cost.
     pub usage: Usage,
+    /// The tokens read that came from a cache.
+    pub cached_input_tokens: u64,
     /// The last words to the user.
     pub message: Option<String>,
     /// What went wrong.
@@ -111,7 +115,7 @@ pub struct Told {
 impl Output {
     /// Reads both streams.
     pub fn read(&self, stdout: &str, stderr: &str) -> Told {
-        let mut told = Told::default();
+        let mut told = Told { usage: Usage { cost_unknown: true, ..Usage::default() }, ..Told::default() };
         if !self.json.is_empty() {
             for object in objects(stdout).chain(objects(stderr)) {
                 self.read_object(&object, &mut told);
@@ -181,7 +185,11 @@ impl Told {
         match field {
             Field::InputTokens => usage.input_tokens = usage.input_tokens.saturating_add(more),
             Field::OutputTokens => usage.output_tokens = usage.output_tokens.saturating_add(more),
-            Field::CostUsd => usage.cost_micros = usage.cost_micros.saturating_add((number * 1e6).round() as u64),
+            Field::CachedInputTokens => self.cached_input_tokens = self.cached_input_tokens.saturating_add(more),
+            Field::CostUsd => {
+                usage.cost_unknown = false;
+                usage.cost_micros = usage.cost_micros.saturating_add((number * 1e6).round() as u64);
+            }
             Field::Status => self.status = u16::try_from(more).ok(),
             Field::Message | Field::Error => {}
         }
