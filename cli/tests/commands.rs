@@ -104,7 +104,10 @@ fn a_task_is_submitted_in_every_way() {
         "{\"title\":\"json 1\",\"labels\":[\"a\"]}\n\n{\"title\":\"json 2\",\"priority\":\"high\"}\n",
     );
     assert_eq!(place.ok(&["submit", "--file", "t.jsonl", "--label", "b", "--priority", "low"]).lines().count(), 2);
-    place.write("t.yaml", "- title: yaml 1\n  description: |\n    more\n    of it\n- title: yaml 2\n");
+    place.write(
+        "t.yaml",
+        "# Two.\n- title: yaml 1 # the first\n  description: |\n    more\n    of it\n- title: yaml 2\n",
+    );
     place.ok(&["submit", "--file", "t.yaml"]);
     place.run_with_input(&["submit", "--file", "-"], "{\"title\":\"stdin json\"}\n").must(0, &[]);
     place.run_with_input(&["submit", "--file", "-"], "- title: stdin yaml\n").must(0, &[]);

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::git;
 use common::redis::Redis;
+use common::{git, origin};
 use refile_config::Config;
 use refile_coordinator::Coordinator;
 use refile_core::decide::submission::{NewTask, Workflow, submit};
@@ -76,10 +76,7 @@ impl Scene {
         std::fs::create_dir(&first).unwrap();
         std::fs::write(first.join("test.sh"), TEST).unwrap();
         std::fs::write(dir.join("agent.sh"), AGENT).unwrap();
-        git(&first, &["init", "-q", "-b", "main"]);
-        git(&first, &["add", "-A"]);
-        git(&first, &["commit", "-q", "-m", "the beginning"]);
-        git(dir, &["clone", "-q", "--bare", "first", "origin.git"]);
+        origin(dir);
         let text = format!(
             "[repository]\nurl = \"origin.git\"\n[land]\nbatch = {batch}\nstrategy = \"{strategy}\"\n\
              [agents.scripted]\ncommand = [\"sh\", \"{0}/agent.sh\"]\n\

@@ -42,6 +42,16 @@ impl Place {
         Self { _dir: dir, store, config }
     }
 
+    fn coordinator(&self) -> Coordinator {
+        Coordinator {
+            store: self.store.clone(),
+            config: Arc::new(self.config.clone()),
+            metrics: Metrics::new().unwrap(),
+            health: Health::default(),
+            name: "coordinator".into(),
+        }
+    }
+
     async fn happens(&self, id: &TaskId, outcome: Outcome) -> Task {
         let event = Event::Outcome { phase: "change".into(), attempt: 1, outcome };
         apply(self.store.as_ref(), &self.config.policy(), id, &event).await.unwrap()
@@ -139,13 +149,7 @@ async fn outcomes_are_decided_by_the_threshold_of_the_moment() {
     place.store.report(&[Report { lease, outcome }]).await.unwrap();
 
     let shutdown = CancellationToken::new();
-    let coordinator = Coordinator {
-        store: place.store.clone(),
-        config: Arc::new(place.config.clone()),
-        metrics: Metrics::new().unwrap(),
-        health: Health::default(),
-        name: "coordinator".into(),
-    };
+    let coordinator = place.coordinator();
     let shown = coordinator.metrics.reviewer_threshold.clone();
     let running = tokio::spawn(coordinator.run(None, shutdown.clone()));
     let since = Instant::now();
@@ -236,13 +240,7 @@ async fn a_scrape_has_the_figures_of_calibration() {
         place.decided(&unsure, PersonDecision::Reject).await;
     }
     place.judged("nobody knows", VerdictKind::Approved, 0.3).await;
-    let coordinator = Coordinator {
-        store: place.store.clone(),
-        config: Arc::new(place.config.clone()),
-        metrics: Metrics::new().unwrap(),
-        health: Health::default(),
-        name: "coordinator".into(),
-    };
+    let coordinator = place.coordinator();
     let (metrics, later) = (coordinator.metrics.clone(), Timestamp(refile_coordinator::now().0 + 8 * DAY));
     refile_telemetry::process::install_tls();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -28,7 +28,7 @@ use refile_core::task::Usage;
 use refile_store::artifacts::Shelf;
 use sha2::{Digest, Sha256};
 
-pub(crate) use self::command::{failed, not_started, resolve};
+pub(crate) use self::command::{failed, no_room, not_started, resolve};
 pub use self::shown::TRANSCRIPT;
 use crate::git::Tree;
 use crate::llm::Client;

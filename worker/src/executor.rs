@@ -44,6 +44,10 @@ impl Execute for AtWork {
         self.backpressure.room().await
     }
 
+    fn ready(&self) -> Result<(), String> {
+        self.worker.workspace.has_room()
+    }
+
     fn more_landings(&self) -> usize {
         if self.proposes() { 0 } else { self.worker.config.land.batch.saturating_sub(1) as usize }
     }
@@ -75,16 +79,8 @@ async fn execute(worker: &Worker, claim: &Claim) -> Outcome {
     let Some(phase) = claim.task.phase(&lease.phase) else {
         return cannot(claim, format!("the task has no phase `{}`", lease.phase));
     };
-    let shelf = worker.artifacts.shelf(&lease.task, &lease.phase, claim.attempt, lease.fence);
-    let site = Site {
-        workspace: &worker.workspace,
-        shelf: &shelf,
-        task: &claim.task,
-        phase: &phase.name,
-        attempt: claim.attempt,
-        fence: lease.fence,
-        config_dir: &worker.config.dir,
-    };
+    let shelf = worker.shelf(claim);
+    let site = worker.site(claim, &shelf);
     match phase.job.as_ref() {
         Some(Job::Code { agent }) if claim.queue == Queue::Code => attempt(worker, claim, phase, site, agent).await,
         Some(Job::Review { reviewer }) if claim.queue == Queue::Review => {

@@ -1,25 +1,25 @@
 //! Checks that need no model: the built-in ones about the diff, and the commands of the configuration.
 
 mod baseline;
-mod disk;
 pub mod policy;
 pub(crate) mod programs;
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use refile_config::{Baseline, Gate};
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::gate::{EMPTY_DIFF, GateReport, MERGE_CONFLICT, output_tail};
 use refile_store::artifacts::Shelf;
+use tokio::io::AsyncReadExt as _;
 
 pub use baseline::Bases;
 use programs::Missing;
 
-use crate::agent::{digest, not_started};
+use crate::agent::{digest, no_room, not_started};
+use crate::disk;
 use crate::git::{GitError, Mirror, Tree};
-use crate::process::{self, Command, Exit, Finished, Reach, Secrets, tail};
+use crate::process::{self, Command, Exit, Finished, Reach, Secrets, Whole, tail};
 use crate::workspace::Claim;
 
 /// The signal that nobody can refuse.
@@ -133,65 +133,84 @@ async fn one(
                 "[the gate `{}` fails on the untouched base {base} as well; it is not held against the change]",
                 gate.name
             );
-            said.output = format!(
-                "[on the untouched base]\n{}\n\n[on the change]\n{}\n{note}\n",
-                on_base.output.trim_end(),
-                said.output
-            );
+            said.before = format!("[on the untouched base]\n{}\n\n[on the change]\n", on_base.output.trim_end());
+            said.add(&format!("{note}\n"));
             said.passed = true;
             if gate.baseline == Baseline::Ignore {
-                return keep(gates, gate, &said.output).await.map(|_| None);
+                return said.keep(gates.shelf, gate).await.map(|_| None);
             }
         }
     }
-    let log = keep(gates, gate, &said.output).await?;
     Ok(Some(GateReport {
         name: gate.name.clone(),
         passed: said.passed,
         required_change: gate.required_change.clone(),
-        output: output_tail(&said.output),
-        log: Some(log),
+        output: output_tail(&format!("{}{}", said.before, said.output)),
         duration_ms: said.duration_ms,
+        log: Some(said.keep(gates.shelf, gate).await?),
     }))
-}
-
-/// Puts what is kept of a gate's output away.
-async fn keep(gates: &Gates<'_>, gate: &Gate, output: &str) -> Result<String, Failure> {
-    let log = gates.shelf.put(&format!("gate-{}.log", file_name(&gate.name)), output.to_owned()).await;
-    log.map_err(|error| Failure::new(FailureKind::Configuration, error.to_string()))
 }
 
 /// What all runs of a gate came to.
 struct Said {
     passed: bool,
-    /// The output of each run, one after the other.
+    /// What is to be told before the output.
+    before: String,
+    /// The output of each run, one after the other: beginnings and ends.
     output: String,
+    /// The same without anything left out.
+    whole: Whole,
     /// What the last run ended for want of.
     missing: Option<Missing>,
     duration_ms: u64,
 }
 
+impl Said {
+    fn nothing(tree: &Tree) -> Result<Self, Failure> {
+        let path = tree.file_beside(&format!("{}.log", uuid::Uuid::new_v4().simple()));
+        let whole = Whole::in_file(&path).map_err(|error| cannot_keep(&error))?;
+        let (before, output) = (String::new(), String::new());
+        Ok(Self { passed: false, before, output, whole, missing: None, duration_ms: 0 })
+    }
+
+    /// Adds words of the worker's own, on a line of their own.
+    fn add(&mut self, words: &str) {
+        self.output.truncate(self.output.trim_end().len());
+        self.output.extend(["\n", words]);
+        self.whole.note(words);
+    }
+
+    /// Puts the whole output away and gives the artifact's name.
+    async fn keep(self, on: &Shelf, gate: &Gate) -> Result<String, Failure> {
+        let whole = self.whole.finish().map_err(|error| cannot_keep(&error))?;
+        let content = self.before.as_bytes().chain(tokio::fs::File::from_std(whole));
+        let name = format!("gate-{}.log", file_name(&gate.name));
+        on.put_from(&name, content).await.map_err(|error| Failure::new(FailureKind::Configuration, error.to_string()))
+    }
+}
+
+fn cannot_keep(error: &std::io::Error) -> Failure {
+    let why = format!(
+        "the output of a gate cannot be kept: {error}\n  make room on the disk of the worker's folder (workers.dir)"
+    );
+    Failure::new(FailureKind::Configuration, why)
+}
+
 /// Runs a gate until it passes or has no retries left.
 async fn runs(gates: &Gates<'_>, gate: &Gate, tree: &Tree, base: &str) -> Result<Said, Failure> {
-    let mut said = Said { passed: false, output: String::new(), missing: None, duration_ms: 0 };
+    let mut said = Said::nothing(tree)?;
     for run in 0..=gate.retries {
-        let done = start(gates, gate, tree, base).await?;
         if run > 0 {
-            let _ = write!(said.output, "\n[run {} of the gate `{}`]\n", run + 1, gate.name);
+            said.add(&format!("\n[run {} of the gate `{}`]\n", run + 1, gate.name));
         }
-        said.output.push_str(&gates.secrets.hide(&done.output_text()));
+        let done = start(gates, gate, tree, base, &said.whole).await?;
+        said.output.push_str(&done.output_text());
         said.duration_ms += done.wall_ms();
         (said.passed, said.missing) = (done.exit.is_ok(), programs::missing(&done, tree.dir()));
         if !said.passed {
-            let ending = ending(done.exit, gate.timeout.0);
-            said.output = format!("{}\n[the gate `{}` {ending}]\n", said.output.trim_end(), gate.name);
+            said.add(&format!("[the gate `{}` {}]\n", gate.name, ending(done.exit, gate.timeout.0)));
         } else if run > 0 {
-            said.output = format!(
-                "{}\n[the gate `{}` failed, and passed in run {}]\n",
-                said.output.trim_end(),
-                gate.name,
-                run + 1
-            );
+            said.add(&format!("[the gate `{}` failed, and passed in run {}]\n", gate.name, run + 1));
         }
         if said.passed || said.missing.is_some() {
             break;
@@ -201,18 +220,16 @@ async fn runs(gates: &Gates<'_>, gate: &Gate, tree: &Tree, base: &str) -> Result
 }
 
 /// One run of a gate that said something.
-async fn start(gates: &Gates<'_>, gate: &Gate, tree: &Tree, base: &str) -> Result<Finished, Failure> {
+async fn start(gates: &Gates<'_>, gate: &Gate, tree: &Tree, base: &str, whole: &Whole) -> Result<Finished, Failure> {
     let argv = ["sh", "-c", &gate.run].map(OsString::from);
     let sandbox =
         tree.sandbox(&argv, Reach { network: gate.network.unwrap_or(false), is_gate: true, ..Reach::default() });
     let has_own_tmp = sandbox.as_ref().is_some_and(process::Sandbox::hides);
     let mut command = Command::new(argv, tree.dir(), gate.timeout.0).confined(sandbox);
     command.env = gates.claim.environment(base, &[]);
+    (command.secrets, command.whole) = (gates.secrets.clone(), Some(whole.clone()));
     let done = process::run(&command).await.map_err(|error| not_started(&error))?;
-    match could_not_run(gate, &done, tree, has_own_tmp) {
-        Some((kind, why)) => Err(Failure::new(kind, gates.secrets.hide(&why))),
-        None => Ok(done),
-    }
+    could_not_run(gate, &done, tree, has_own_tmp).map_or(Ok(done), |(kind, why)| Err(Failure::new(kind, why)))
 }
 
 fn ending(exit: Exit, timeout: Duration) -> String {
@@ -245,6 +262,10 @@ fn could_not_run(gate: &Gate, done: &Finished, tree: &Tree, has_own_tmp: bool) -
             gate.name
         );
         return Some((FailureKind::Configuration, why));
+    }
+    if done.exit == Exit::NoRoom {
+        let failure = no_room(&format!("the gate `{}`", gate.name));
+        return Some((failure.kind, failure.detail));
     }
     // A shell tells of a child that was killed by 128 and the signal's number.
     if matches!(done.exit, Exit::Signal(KILL) | Exit::Code(KILLED)) {

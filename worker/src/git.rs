@@ -3,7 +3,8 @@
 //! # Layout
 //! - [`run`]: one call of git, with a fixed environment and configuration
 //! - [`names`]: branches and commits, checked before git sees them
-//! - [`mirror`]: the worker's own bare copy of a repository: fetch and push
+//! - [`mirror`]: the worker's own bare copy of a repository, and what is fetched into it
+//! - [`push`]: compare and swap on the remote's branches
 //! - [`tree`]: the folder that an attempt works in
 //! - `leavings`: what an agent left that git must not come across
 //! - `trash`: removes trees and mirrors without making anybody wait
@@ -21,6 +22,7 @@
 pub mod run;
 pub mod names;
 pub mod mirror;
+pub mod push;
 pub mod tree;
 mod leavings;
 mod trash;
@@ -36,7 +38,8 @@ pub use change::Merge;
 pub use contents::{ChangedFile, Content};
 pub use leaks::Leak;
 pub use leavings::{Refused, Why};
-pub use mirror::{Expected, Mirror, Push, require_branch};
+pub use mirror::{Mirror, require_branch};
+pub use push::{Expected, Push};
 pub use tree::Tree;
 
 use refile_core::failure::{Failure, FailureKind};

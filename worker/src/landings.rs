@@ -20,7 +20,6 @@ use tokio_util::sync::CancellationToken;
 use crate::land::pull_request::propose;
 use crate::land::{LandJob, Leases, land_together};
 use crate::worker::Worker;
-use crate::workspace::Site;
 
 /// After how long a store that is away is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
@@ -124,23 +123,13 @@ pub(crate) async fn proposal(worker: &Worker, forges: &Forges, claim: &Claim) ->
 }
 
 fn member(worker: &Worker, claim: &Claim) -> Member {
-    let lease = &claim.lease;
-    let shelf = worker.artifacts.shelf(&lease.task, &lease.phase, claim.attempt, lease.fence);
-    Member { claim: claim.clone(), shelf, left: CancellationToken::new() }
+    Member { claim: claim.clone(), shelf: worker.shelf(claim), left: CancellationToken::new() }
 }
 
 fn job<'a>(worker: &'a Worker, Member { claim, shelf, .. }: &'a Member) -> Option<LandJob<'a>> {
     let config = &worker.config;
     let (approval, change) = approved(claim)?;
-    let site = Site {
-        workspace: &worker.workspace,
-        shelf,
-        task: &claim.task,
-        phase: &claim.lease.phase,
-        attempt: claim.attempt,
-        fence: claim.lease.fence,
-        config_dir: &config.dir,
-    };
+    let site = worker.site(claim, shelf);
     Some(LandJob { site, approval, change, gates: &config.gates, strategy: config.land.strategy })
 }
 

@@ -5,6 +5,7 @@
 //! Read in this order; what is listed here takes values and returns values, and knows no store:
 //! - [`process`]: one command, in a process group of its own
 //! - [`git`]: mirrors, trees, snapshots and merges; the only place that runs git
+//! - `disk`: what is free on a disk
 //! - `spares`: trees that are checked out ahead
 //! - [`secrets`]: what must not show in what is kept
 //! - [`workspace`]: where mirrors and the attempts' trees lie
@@ -27,6 +28,7 @@
 
 pub mod process;
 pub mod git;
+mod disk;
 mod spares;
 pub mod secrets;
 pub mod workspace;

@@ -39,6 +39,11 @@ pub trait Execute: Send + Sync {
     /// What may be claimed now. Asked before each claim.
     async fn room(&self) -> Room;
 
+    /// Why no job can be begun now; it is tried again after a while.
+    fn ready(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// How many land jobs more may be claimed where there is one: they are done together, and take no place of their own.
     fn more_landings(&self) -> usize {
         0
@@ -185,13 +190,20 @@ async fn claims(
 ) {
     let shutdown = &ending.told;
     let room = Arc::new(Semaphore::new(pool.concurrency));
-    let mut was_away = false;
+    let (mut was_away, mut was_ready) = (false, true);
     while !shutdown.is_cancelled() {
         let permit = tokio::select! {
             () = shutdown.cancelled() => return,
             permit = room.clone().acquire_owned() => permit,
         };
         let Ok(first) = permit else { return };
+        if let Err(why) = pool.agent.ready() {
+            if std::mem::take(&mut was_ready) {
+                tracing::error!("no job is begun: {why}");
+            }
+            tokio::select! { () = shutdown.cancelled() => return, () = tokio::time::sleep(AWAY) => continue }
+        }
+        was_ready = true;
         let now = pool.agent.room().await;
         let request = ClaimRequest {
             queues: pool.queues.clone(),

@@ -8,7 +8,7 @@
 //! - `etc`: what of `/etc` is shown where the worker is root
 //! - `probe`: tries the sandbox at the start, and says what holds
 //! - `cgroup`: control groups, where they can be made
-//! - `capture`: the beginning and the end of an output
+//! - `capture`: the beginning and the end of an output, and the whole of it in a file
 //! - `secrets`: what must not show in it
 //! - `groups`: process groups, and the watchdog
 
@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
-pub use capture::Limits;
 pub(crate) use capture::Output;
+pub use capture::{Limits, Whole};
 use groups::Group;
 pub use groups::kill_all;
 pub(crate) use sandbox::GIVEN;
@@ -62,6 +62,8 @@ pub struct Command {
     pub limits: Limits,
     /// How much of its standard output is kept by itself, where that is read and not shown.
     pub stdout_limits: Option<Limits>,
+    /// Where its output goes whole as well.
+    pub whole: Option<Whole>,
     /// What must not show in its output. It is hidden before anything is cut.
     pub secrets: Secrets,
     /// What it may reach and use up; nothing for all that the worker may.
@@ -82,6 +84,7 @@ impl Command {
             timeout,
             limits: Limits::default(),
             stdout_limits: None,
+            whole: None,
             secrets: Secrets::default(),
             sandbox: None,
             holds_locks: false,
@@ -128,6 +131,8 @@ pub enum Exit {
     Signal(i32),
     /// Its time was up.
     TimedOut,
+    /// The disk of the worker's folder was nearly full.
+    NoRoom,
 }
 
 impl Exit {
@@ -148,6 +153,7 @@ impl std::fmt::Display for Exit {
             Self::Code(code) => write!(f, "ended with exit code {code}"),
             Self::Signal(signal) => write!(f, "was ended by signal {signal}"),
             Self::TimedOut => f.write_str("was stopped since its time was up"),
+            Self::NoRoom => f.write_str("was stopped since the disk was nearly full"),
         }
     }
 }
@@ -245,8 +251,8 @@ pub(crate) async fn run_into(command: &Command, output: &Output) -> Result<Finis
     };
     tokio::pin!(talk);
     let mut talked = false;
-    let deadline = tokio::time::sleep(command.timeout);
-    tokio::pin!(deadline);
+    let over = over(command);
+    tokio::pin!(over);
     let mut exit = None;
     let mut wait_error = None;
     while exit.is_none() {
@@ -256,7 +262,7 @@ pub(crate) async fn run_into(command: &Command, output: &Output) -> Result<Finis
                 Err(source) => { wait_error = Some(source); break }
             },
             () = &mut talk, if !talked => talked = true,
-            () = &mut deadline => {
+            why = &mut over => {
                 group.signal(Signal::SIGTERM);
                 let grace = tokio::time::sleep(GRACE);
                 tokio::pin!(grace);
@@ -267,7 +273,7 @@ pub(crate) async fn run_into(command: &Command, output: &Output) -> Result<Finis
                         () = &mut grace => break,
                     }
                 }
-                exit = Some(Exit::TimedOut);
+                exit = Some(why);
             }
         }
     }
@@ -283,6 +289,20 @@ pub(crate) async fn run_into(command: &Command, output: &Output) -> Result<Finis
         let _ = tokio::time::timeout(GRACE, &mut talk).await;
     }
     Ok(output.finish(exit.unwrap_or(Exit::TimedOut), started.elapsed()))
+}
+
+/// When a command has to be stopped, and why.
+async fn over(command: &Command) -> Exit {
+    let no_room = async {
+        match &command.sandbox {
+            Some(sandbox) => sandbox.no_room().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = tokio::time::sleep(command.timeout) => Exit::TimedOut,
+        () = no_room => Exit::NoRoom,
+    }
 }
 
 fn program(command: &Command) -> String {

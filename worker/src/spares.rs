@@ -1,63 +1,84 @@
-//! Trees that are checked out ahead: while one attempt works, the next one's files are brought out already.
+//! Trees that are checked out ahead: while attempts work, the next ones' files are brought out already.
 //!
-//! To write ten thousand files takes longer than all the rest that an attempt needs to start. A spare holds what the base
+//! To write ten thousand files takes longer than all the rest that an attempt needs to start. Of a repository there are as
+//! many as the worker does jobs at a time, so that attempts that begin together have one each. A spare holds what the base
 //! was at the last attempt; what changed since is brought along when it is used. No agent ever saw it.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::git::{GitError, Mirror, Tree, tree};
 
-/// The most spares of one process: one for each of so many repositories.
-const MOST: usize = 4;
-/// How long one is kept.
-const KEPT_FOR: Duration = Duration::from_mins(30);
+/// The most spares of one process, but for those of a repository that has more by itself.
+const MOST: usize = 8;
+/// How long one is kept: a working day begins with what the last one left.
+const KEPT_FOR: Duration = Duration::from_hours(24);
 
 /// The spares of a process.
 #[derive(Debug, Clone)]
 pub(crate) struct Spares {
     dir: PathBuf,
+    /// How many there are of one repository.
+    each: usize,
     ready: Arc<Mutex<Vec<(Instant, Tree)>>>,
+    /// One is checked out at a time: attempts need the disk as well.
+    making: Arc<tokio::sync::Mutex<()>>,
+    /// Whether there is no room for any.
+    no_room: Arc<AtomicBool>,
 }
 
 impl Spares {
     /// In this folder. What dead workers left there is removed.
     pub(crate) fn open(dir: PathBuf) -> Self {
         tree::sweep(&dir);
-        Self { dir, ready: Arc::default() }
+        Self { dir, each: 1, ready: Arc::default(), making: Arc::default(), no_room: Arc::default() }
+    }
+
+    /// The same, with so many of each repository.
+    pub(crate) fn of_each(self, each: usize) -> Self {
+        Self { each, ..self }
     }
 
     fn ready(&self) -> std::sync::MutexGuard<'_, Vec<(Instant, Tree)>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The spare of a repository.
+    /// A spare of a repository.
     pub(crate) fn take(&self, mirror: &Mirror) -> Option<Tree> {
         let mut ready = self.ready();
         let place = ready.iter().position(|(_, tree)| is_of(tree, mirror))?;
         Some(ready.remove(place).1)
     }
 
-    /// Checks one out if there is none of the repository.
+    /// Checks out what the repository has too few of.
     pub(crate) async fn prepare(&self, mirror: &Mirror, start: &str) -> Result<(), GitError> {
-        if self.ready().iter().any(|(_, tree)| is_of(tree, mirror)) {
-            return Ok(());
+        let _one_at_a_time = self.making.lock().await;
+        let too_few = || self.ready().iter().filter(|(_, tree)| is_of(tree, mirror)).count() < self.each;
+        while too_few() && !self.no_room.load(Ordering::Relaxed) {
+            let name = uuid::Uuid::new_v4().simple().to_string();
+            let tree = Tree::bare(mirror, &self.dir.join(name), start).await?;
+            let mut ready = self.ready();
+            if ready.len() >= MOST.max(self.each) {
+                ready.remove(0);
+            }
+            ready.push((Instant::now(), tree));
         }
-        let name = uuid::Uuid::new_v4().simple().to_string();
-        let tree = Tree::bare(mirror, &self.dir.join(name), start).await?;
-        let mut ready = self.ready();
-        ready.retain(|(at, _)| at.elapsed() < KEPT_FOR);
-        if ready.len() >= MOST {
-            ready.remove(0);
-        }
-        ready.push((Instant::now(), tree));
         Ok(())
     }
 
     /// Lets go of those that nobody needed for long.
     pub(crate) fn tidy(&self) {
         self.ready().retain(|(at, _)| at.elapsed() < KEPT_FOR);
+    }
+
+    /// Whether there is room for any; where not, they are let go of.
+    pub(crate) fn allow(&self, room: bool) {
+        self.no_room.store(!room, Ordering::Relaxed);
+        if !room {
+            self.ready().clear();
+        }
     }
 }
 

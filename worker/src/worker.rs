@@ -7,8 +7,8 @@ use refile_config::Config;
 use refile_config::schema::ReviewerType;
 use refile_core::Queue;
 use refile_forge::Forges;
-use refile_store::artifacts::Artifacts;
-use refile_store::{Limits, Store};
+use refile_store::artifacts::{Artifacts, Shelf};
+use refile_store::{Claim, Limits, Store};
 use refile_telemetry::{Health, Metrics};
 
 use crate::backpressure::Backpressure;
@@ -18,7 +18,7 @@ use crate::leftovers::Leftovers;
 use crate::llm::Client;
 use crate::pool::Pool;
 use crate::secrets;
-use crate::workspace::Workspace;
+use crate::workspace::{Site, Workspace};
 
 /// What a worker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,12 +76,38 @@ pub struct Worker {
 }
 
 impl Worker {
+    /// Where the artifacts of a claim go.
+    pub(crate) fn shelf(&self, Claim { lease, attempt, .. }: &Claim) -> Shelf {
+        self.artifacts.shelf(&lease.task, &lease.phase, *attempt, lease.fence)
+    }
+
+    /// Where the job of a claim is done and what it is about.
+    pub(crate) fn site<'a>(&'a self, claim: &'a Claim, artifacts: &'a Shelf) -> Site<'a> {
+        Site {
+            workspace: &self.workspace,
+            shelf: artifacts,
+            task: &claim.task,
+            phase: &claim.lease.phase,
+            attempt: claim.attempt,
+            fence: claim.lease.fence,
+            config_dir: &self.config.dir,
+        }
+    }
+
     /// The claim loop that does this worker's jobs.
     pub fn pool(self) -> Pool {
         let limits = Arc::new(limits(&self.config, &self.queues));
         let backpressure = Arc::new(Backpressure::new(self.store.clone(), self.config.clone(), limits));
         let forges = Arc::new(Forges::new(self.config.clone()));
-        let workspace = self.workspace.clone().with_forges(forges.clone()).keeping(secrets::of(&self.config).keys());
+        let workspace = self
+            .workspace
+            .clone()
+            .with_forges(forges.clone())
+            .keeping(secrets::of(&self.config).keys())
+            .for_jobs(self.concurrency);
+        if self.role == Role::Coder {
+            workspace.look_ahead();
+        }
         let worker = Arc::new(Self { client: self.client.behind(backpressure.clone()), workspace, ..self });
         Pool {
             store: worker.store.clone(),

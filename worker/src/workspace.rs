@@ -17,6 +17,9 @@ use crate::spares::Spares;
 /// How often the mirrors are looked at.
 const HOUSEKEEPING: Duration = Duration::from_mins(10);
 
+/// How long after a tree was made the next one is checked out.
+const AFTER_A_TREE: Duration = Duration::from_secs(1);
+
 /// Holds that a repository is there and has a branch, as the fleet of this configuration will see it.
 pub async fn require_branch(config: &Arc<Config>, url: &str, branch: &str) -> Result<(), GitError> {
     git::require_branch(url, branch, Forges::new(config.clone()).login(url)).await
@@ -155,6 +158,12 @@ impl Workspace {
         Self { guard: Some(guard), max_bytes, ..self }
     }
 
+    /// The same folder, for so many jobs at a time.
+    #[must_use]
+    pub fn for_jobs(self, jobs: usize) -> Self {
+        Self { spares: self.spares.of_each(jobs.max(1)), ..self }
+    }
+
     /// How the commands of its trees are confined, as a text that differs where a command may end differently.
     pub(crate) fn terms(&self) -> String {
         self.guard.as_ref().map(|guard| guard.terms()).unwrap_or_default()
@@ -163,7 +172,8 @@ impl Workspace {
     /// Brings the folder below its bound and tidies each mirror up.
     pub async fn keep_house(&self) {
         self.spares.tidy();
-        housekeeping::keep(&self.dir, self.max_bytes).await;
+        let spares = self.spares.clone();
+        housekeeping::keep(&self.dir, self.max_bytes, move |room| spares.allow(room)).await;
     }
 
     /// Does so in the background where it was long ago.
@@ -176,22 +186,31 @@ impl Workspace {
         }
     }
 
+    /// Holds that there is room on its disk for a job to begin.
+    pub(crate) fn has_room(&self) -> Result<(), String> {
+        self.guard.as_ref().map_or(Ok(()), |guard| guard.has_room(&self.dir))
+    }
+
     /// The folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
+    fn mirrors(&self) -> PathBuf {
+        self.dir.join("mirrors")
+    }
+
     /// The mirror of a repository.
     pub async fn mirror(&self, url: &str) -> Result<Mirror, GitError> {
         let login = self.forges.as_ref().and_then(|forges| forges.login(url));
-        let mirror = Mirror::open(&self.dir.join("mirrors"), url).await.map(|mirror| mirror.with_login(login));
+        let mirror = Mirror::open(&self.mirrors(), url).await.map(|mirror| mirror.with_login(login));
         self.look_after();
         mirror
     }
 
     /// Whether a repository lies on this machine, or a mirror of it does.
     pub fn reaches(&self, url: &str) -> bool {
-        names::is_local(url) || Mirror::is_in(&self.dir.join("mirrors"), url)
+        names::is_local(url) || Mirror::is_in(&self.mirrors(), url)
     }
 
     /// A new tree for a claim.
@@ -224,7 +243,7 @@ impl Workspace {
         }
         let dir = self.dir.join("trees").join(name);
         let tree = match self.spares.take(mirror) {
-            Some(spare) => match spare.turn_into(&dir, branch, base, start).await {
+            Some(spare) => match spare.turn_into(mirror, &dir, branch, base, start).await {
                 Ok(tree) => tree,
                 Err(error) => {
                     tracing::debug!(%error, "a tree that was checked out ahead cannot be used");
@@ -233,18 +252,42 @@ impl Workspace {
             },
             None => Tree::check_out(mirror, &dir, branch, base, start).await?,
         };
-        if self.guard.is_some() {
-            let (workspace, mirror, base) = (self.clone(), mirror.clone(), base.to_owned());
-            tokio::spawn(async move {
-                if let Err(error) = workspace.prepare(&mirror, &base).await {
-                    tracing::debug!(%error, "no tree was checked out ahead");
-                }
-            });
-        }
+        let (mirror, base) = (mirror.clone(), base.to_owned());
+        self.ahead(|workspace| async move {
+            // Those that begin together come first: they need the disk as well.
+            tokio::time::sleep(AFTER_A_TREE).await;
+            workspace.prepare(&mirror, &base).await
+        });
         Ok(tree.guarded(self.guard.clone()))
     }
 
-    /// Checks the files of a commit out ahead, for the next tree of the repository.
+    /// Checks out ahead what the first jobs after a start will need, in the repository that was worked on last.
+    pub fn look_ahead(&self) {
+        self.ahead(|workspace| async move {
+            match Mirror::last_used(&workspace.mirrors()).await? {
+                Some((mirror, commit)) => workspace.prepare(&mirror, &commit).await,
+                None => Ok(()),
+            }
+        });
+    }
+
+    /// Does so in the background, where a fleet is at work.
+    fn ahead<F>(&self, prepare: impl FnOnce(Self) -> F + Send + 'static)
+    where
+        F: Future<Output = Result<(), GitError>> + Send,
+    {
+        if self.guard.is_none() {
+            return;
+        }
+        let workspace = self.clone();
+        tokio::spawn(async move {
+            if let Err(error) = prepare(workspace).await {
+                tracing::debug!(%error, "no tree was checked out ahead");
+            }
+        });
+    }
+
+    /// Checks the files of a commit out ahead, for the next trees of the repository.
     pub async fn prepare(&self, mirror: &Mirror, commit: &str) -> Result<(), GitError> {
         self.spares.prepare(mirror, commit).await
     }

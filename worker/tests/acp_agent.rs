@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::Place;
 use common::fleet::{Try, artifacts, task};
+use common::processes::is_dead;
 use refile_config::schema::AgentType;
 use refile_config::{Agent, Span, Tool};
 use refile_core::Outcome;
@@ -118,11 +119,6 @@ async fn each_reason_to_stop_is_one_outcome() {
     let outcome = missing.run(&place, &task).await;
     let Outcome::AgentFailed { failure, .. } = outcome else { panic!("{outcome:?}") };
     assert_eq!(failure.kind, FailureKind::Configuration);
-}
-
-/// Whether the process is gone or only waits to be reaped.
-fn is_dead(pid: &str) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z"))
 }
 
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {

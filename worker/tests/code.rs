@@ -6,6 +6,7 @@ mod common;
 
 use common::Place;
 use common::fleet::{Try, agent, artifacts, gate, task};
+use common::processes::dies_with;
 use refile_config::schema::PromptDelivery;
 use refile_config::{Baseline, Span};
 use refile_core::Outcome;
@@ -343,19 +344,6 @@ async fn a_job_that_is_dropped_leaves_no_process_and_no_tree() {
         let place = place.clone();
         async move { attempt.run(&place, &task).await }
     });
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    let mut pid = String::new();
-    while !pid.ends_with('\n') {
-        assert!(std::time::Instant::now() < deadline, "the agent did not start");
-        tokio::task::yield_now().await;
-        pid = std::fs::read_to_string(&file).unwrap_or_default();
-    }
-    running.abort();
-    assert!(running.await.unwrap_err().is_cancelled());
-    let stat = format!("/proc/{}/stat", pid.trim());
-    while std::fs::read_to_string(&stat).is_ok_and(|s| !s.contains(") Z")) {
-        assert!(std::time::Instant::now() < deadline, "the agent's child lives on");
-        tokio::task::yield_now().await;
-    }
+    dies_with(running, &file).await;
     assert_eq!(std::fs::read_dir(place.workspace.dir().join("trees")).unwrap().count(), 0);
 }

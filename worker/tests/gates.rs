@@ -212,3 +212,38 @@ async fn the_base_is_asked_unless_the_gate_runs_what_only_the_change_has() {
         !passes("mkdir tests; echo 'exit 1' > tests/a.sh", "sh -c 'for t in tests/*; do sh $t || exit 1; done'").await
     );
 }
+
+#[tokio::test]
+async fn all_that_a_gate_printed_is_kept_and_its_end_goes_into_the_rejection() {
+    let place = Place::bare();
+    place.commit(&[("numbers.sh", "seq 1 1500000; echo 'the last line' >&2; exit 1\n")]);
+    let task = task(&place, "t1");
+    let numbers = (1..=1_500_000).map(|n| n.to_string()).collect::<Vec<_>>().join("\n") + "\n";
+    assert!(numbers.len() > 10 << 20, "more than what is kept of a command otherwise");
+    let mut wordy = gate("test", "sh numbers.sh");
+    wordy.retries = 1;
+    let kept = async |number, gate: &Gate| {
+        let report = said(one(number, "echo x > new.txt", gate.clone()).run(&place, &task).await);
+        let log = artifacts(&place).get(report.log.as_ref().unwrap()).await.unwrap().unwrap();
+        (report, String::from_utf8(log.to_vec()).unwrap())
+    };
+    let (report, log) = kept(1, &wordy).await;
+    let ended = "[the gate `test` ended with exit code 1]\n";
+    let run = format!("{numbers}the last line\n{ended}");
+    let again = format!("{run}\n[run 2 of the gate `test`]\n{run}");
+    assert!(log == again, "{} bytes instead of {}: {:?}", log.len(), again.len(), &log[log.len() - 300..]);
+    assert!(
+        report.output.len() <= 2_000
+            && report.output.ends_with("1500000\nthe last line\n[the gate `test` ended with exit code 1]"),
+        "{}",
+        report.output
+    );
+
+    // What it says on the base comes first.
+    wordy.baseline = Baseline::Warn;
+    wordy.retries = 0;
+    let (report, log) = kept(2, &wordy).await;
+    assert!(report.passed && log.starts_with("[on the untouched base]\n1\n2\n"), "{log:.100}");
+    let change = log.split_once("\n\n[on the change]\n").unwrap().1;
+    assert!(change.starts_with(&run) && change.contains("it is not held against the change"), "{:?}", &change[..50]);
+}

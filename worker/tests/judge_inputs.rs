@@ -5,7 +5,7 @@ mod common;
 
 use common::Place;
 use common::fleet::{Try, artifacts, shelf_of, site, task};
-use common::model::{End, Model, Say, overloaded, says, whole};
+use common::model::{End, Model, Say, overloaded, question, says, whole};
 use refile_config::schema::ProviderKind;
 use refile_config::{Config, Price};
 use refile_core::Outcome;
@@ -225,17 +225,7 @@ async fn what_an_unknown_model_costs_is_not_said() {
     let prices = [("other".to_owned(), Price { input: 1.0, output: 1.0, cached_input: None })].into();
     let client = Client::new().unwrap().with_metrics(&metrics).with_prices(&prices);
     let messages = [refile_worker::llm::Message::user("Hello.")];
-    let question = refile_worker::llm::Question {
-        provider: "p",
-        model: "m-1",
-        system: "Be brief.",
-        messages: &messages,
-        max_tokens: 9,
-        timeout: std::time::Duration::from_mins(1),
-        schema: None,
-        tools: &[],
-    };
-    let answer = client.ask(&model.provider(KIND), &question).await;
+    let answer = client.ask(&model.provider(KIND), &question(&messages)).await;
     let call = answer.call.unwrap();
     assert_eq!((call.cost_micros, call.usage().cost_micros), (None, 0));
     let costs = metrics.registry.gather().into_iter().find(|family| family.name() == "refile_llm_cost_usd_total");

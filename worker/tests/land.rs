@@ -4,18 +4,11 @@
 
 mod common;
 
-use common::fleet::{Try, approval, gate, land_change, land_with, task};
+use common::fleet::{Try, approval, gate, land_change, land_with, landed, task};
 use common::{Place, git};
 use refile_core::failure::FailureKind;
 use refile_core::task::Approval;
 use refile_core::{Event, Outcome, Policy, Timestamp, decide};
-
-fn landed(outcome: Outcome) -> String {
-    match outcome {
-        Outcome::Landed { commit } => commit,
-        other => panic!("{other:?}"),
-    }
-}
 
 fn trailers(place: &Place, id: &str) -> usize {
     let log = git(&place.origin, &["log", "--format=%(trailers:key=Refile-Task,valueonly)", "main"]);

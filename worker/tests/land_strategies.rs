@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::fleet::{Approved, Try, approval, gate, land_as, task};
+use common::fleet::{Approved, Try, approval, gate, land_as, landed, task};
 use common::{Place, git};
 use refile_config::Strategy;
 use refile_core::Outcome;
@@ -14,14 +14,6 @@ use refile_core::verdict::{Verdict, VerdictKind};
 use refile_core::{Event, Policy, Task, Timestamp, decide};
 
 const ALL: [Strategy; 3] = [Strategy::Squash, Strategy::Rebase, Strategy::Merge];
-
-#[track_caller]
-fn landed(outcome: Outcome) -> String {
-    match outcome {
-        Outcome::Landed { commit } => commit,
-        other => panic!("{other:?}"),
-    }
-}
 
 async fn land(strategy: Strategy, place: &Place, it: &Approved) -> Outcome {
     land_as(strategy, place, &it.task, &it.change, &it.approval, &[]).await

@@ -11,6 +11,7 @@ use common::git_server::Server;
 use common::{Place, git};
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::{Event, Outcome, Policy, Task, TaskState, Timestamp, decide};
+use refile_worker::git::{Expected, Push};
 
 #[track_caller]
 fn failed(outcome: Outcome, words: &[&str]) -> Failure {
@@ -131,4 +132,27 @@ async fn the_next_attempt_does_not_bring_back_what_a_base_lost() {
     assert_eq!(next.base_commit, kept);
     let tree = git(&place.origin, &["ls-tree", "-r", "--name-only", &next.branch]);
     assert_eq!(tree, "a.txt\nb.txt\nnew.txt\ntwo.txt");
+}
+
+#[tokio::test]
+async fn a_password_in_the_repositorys_address_lets_git_in_and_is_in_no_argument() {
+    let place = Place::bare();
+    let (server, url) = Server::start(&place.origin).await;
+    server.ask_for("me:p@ss/word");
+    let (plain, with) = (url.clone(), url.replace("http://", "http://me:p%40ss%2Fword@"));
+    let mirror = place.workspace.mirror(&with).await.unwrap();
+    assert!(!format!("{mirror:?}").contains("p%40ss"), "{mirror:?}");
+    let base = mirror.fetch("main").await.unwrap();
+    assert_eq!(base, place.head("main"));
+    let absent = Expected::Absent;
+    assert_eq!(mirror.push(&base, "refile/t1/change/1-1", absent).await.unwrap(), Push::Done);
+    assert_eq!(mirror.branches("refile/").await.unwrap().len(), 1);
+    mirror.delete(&["refile/t1/change/1-1".to_owned()]).await.unwrap();
+    assert_eq!(place.branches(), ["main"]);
+    // Without it nobody gets in, and what is said of that names no login.
+    let error = place.workspace.mirror(&plain).await.unwrap().fetch("main").await.unwrap_err().to_string();
+    assert!(error.contains("does not let this worker in"), "{error}");
+    server.ask_for("me:new");
+    let error = mirror.fetch("main").await.unwrap_err().to_string();
+    assert!(error.contains("renew the one in the repository's address") && !error.contains("p%40ss"), "{error}");
 }

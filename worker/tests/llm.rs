@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use common::model::{End, Model, Say, says};
+use common::model::{End, Model, Say, question, says};
 use refile_config::Provider;
 use refile_config::schema::ProviderKind;
 use refile_core::failure::{Failure, FailureKind, Scope};
 use refile_store::Pass;
-use refile_worker::llm::{Answer, Call, Client, Left, Message, Question, Turnstile};
+use refile_worker::llm::{Answer, Call, Client, Left, Message, Turnstile};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -22,17 +22,7 @@ async fn ask(provider: &Provider) -> Answer {
 
 async fn ask_with(client: &Client, provider: &Provider) -> Answer {
     let messages = [Message::user("one")];
-    let question = Question {
-        provider: "p",
-        model: "m-1",
-        system: "Be brief.",
-        messages: &messages,
-        max_tokens: 99,
-        timeout: Duration::from_mins(1),
-        schema: None,
-        tools: &[],
-    };
-    client.ask(provider, &question).await
+    client.ask(provider, &question(&messages)).await
 }
 
 async fn failure(kind: ProviderKind, say: Say) -> Failure {
@@ -110,7 +100,7 @@ async fn no_part_of_the_key_survives_where_a_failure_is_cut_or_a_reply_repeats_i
 async fn a_connection_that_is_cut_or_refused_is_a_network_failure() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    refile_telemetry::process::install_tls();
     let provider = Provider {
         kind: ProviderKind::Anthropic,
         base_url: Some(address),

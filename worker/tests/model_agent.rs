@@ -8,6 +8,7 @@ use std::time::Duration;
 use common::Place;
 use common::fleet::{Try, artifacts, gate, task};
 use common::model::{End, Model, Say, limited, says};
+use common::processes::dies_with;
 use common::tools::{call, calls};
 use indexmap::IndexMap;
 use refile_config::schema::{AgentType, ProviderKind};
@@ -425,18 +426,5 @@ async fn what_it_started_ends_with_it() {
         let place = place.clone();
         async move { agent.run(&place).await }
     });
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    let mut pid = String::new();
-    while !pid.ends_with('\n') {
-        assert!(std::time::Instant::now() < deadline, "the command did not start");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        pid = std::fs::read_to_string(&file).unwrap_or_default();
-    }
-    running.abort();
-    assert!(running.await.unwrap_err().is_cancelled());
-    let stat = format!("/proc/{}/stat", pid.trim());
-    while std::fs::read_to_string(&stat).is_ok_and(|s| !s.contains(") Z")) {
-        assert!(std::time::Instant::now() < deadline, "the command lives on");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    dies_with(running, &file).await;
 }

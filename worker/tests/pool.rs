@@ -12,17 +12,16 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use common::Place;
-use common::fleet::task;
-use refile_core::decide::submission::{NewTask, Workflow, submit};
+use common::fleet::{client, wanted};
+use refile_core::decide::submission::submit;
 use refile_core::failure::{Failure, FailureKind, Scope};
 use refile_core::task::Usage;
-use refile_core::{Outcome, Policy, TaskId};
+use refile_core::{Outcome, Policy, TaskId, Timestamp};
 use refile_store::artifacts::Artifacts;
 use refile_store::commit::commit;
 use refile_store::{Claim, Limits, SqliteStore, Store, TakeRequest, Taken};
 use refile_telemetry::{Health, Metrics};
 use refile_worker::backpressure::Room;
-use refile_worker::llm::Client;
 use refile_worker::pool::{self, Execute, Pool};
 use refile_worker::worker::{Role, Worker};
 use tokio::sync::{Barrier, Semaphore};
@@ -38,12 +37,11 @@ fn coder(place: &Place, store: Arc<dyn Store>) -> Worker {
     let text = format!("[workers]\nlease = \"1s\"\n[agents.slow]\ncommand = [\"sh\", \"-c\", \"{script}\"]\n");
     std::fs::write(dir.join("refile.toml"), text).unwrap();
     let (config, _) = refile_config::load(Some(&dir.join("refile.toml")), [], &[]).unwrap();
-    let _ = rustls::crypto::ring::default_provider().install_default();
     Worker {
         store,
         artifacts: Artifacts::open("file:artifacts", dir).unwrap(),
         workspace: place.workspace.clone(),
-        client: Client::new().unwrap(),
+        client: client(),
         metrics: Metrics::new().unwrap(),
         health: Health::default(),
         name: "coder".to_owned(),
@@ -63,19 +61,11 @@ async fn until(what: &str, so: impl Fn() -> bool) {
 }
 
 async fn add(store: &Arc<dyn Store>, place: &Place, id: &str) {
-    let like = task(place, id);
-    let new = NewTask {
-        title: like.title,
-        description: like.description,
-        repository: like.repository,
-        base: like.base,
-        priority: like.priority,
-        key: None,
-        labels: Vec::new(),
-        workflow: Workflow::default(),
-    };
     let policy = Policy { ladder: vec!["slow".to_owned()], ..Policy::default() };
-    store.submit(&[commit(submit(like.id, new, &policy, like.submitted_at), None, None)]).await.unwrap();
+    store
+        .submit(&[commit(submit(TaskId::parse(id).unwrap(), wanted(place, id), &policy, Timestamp(1)), None, None)])
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

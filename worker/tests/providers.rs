@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::model::{End, Model, Say, error_in_200, limited, overloaded, says, whole};
+use common::model::{End, Model, Say, error_in_200, limited, overloaded, question, says, whole};
 use refile_config::Provider;
 use refile_config::schema::ProviderKind;
 use refile_core::failure::{FailureKind, Scope};
@@ -17,16 +17,7 @@ const LONG: Duration = Duration::from_mins(1);
 async fn ask(provider: &Provider, timeout: Duration, schema: Option<&Value>) -> Answer {
     let messages = [("one", Role::User), ("two", Role::Assistant), ("three", Role::User)];
     let messages = messages.map(|(text, role)| Message { role, ..Message::user(text) });
-    let question = Question {
-        provider: "p",
-        model: "m-1",
-        system: "Be brief.",
-        messages: &messages,
-        max_tokens: 99,
-        timeout,
-        schema,
-        tools: &[],
-    };
+    let question = Question { timeout, schema, ..question(&messages) };
     Client::new().unwrap().ask(provider, &question).await
 }
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::fleet::{Try, artifacts, shelf_of, site, task};
+use common::fleet::{Try, artifacts, client, shelf_of, site, task};
 use common::model::{End, Model, Say, overloaded, says};
 use common::{Place, git};
 use indexmap::IndexMap;
@@ -14,7 +14,6 @@ use refile_core::panel::Rule;
 use refile_core::task::{Change, Review};
 use refile_core::verdict::{Format, VerdictKind, schema as schema_of};
 use refile_core::{Outcome, Task};
-use refile_worker::llm::Client;
 use refile_worker::review::{ReviewJob, review};
 
 fn reviewer(kind: ReviewerType, script: &str) -> Reviewer {
@@ -49,9 +48,8 @@ async fn judged(
     reviewer: &Reviewer,
     provider: Option<Provider>,
 ) -> Review {
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let providers: IndexMap<String, Provider> = provider.into_iter().map(|p| ("p".to_owned(), p)).collect();
-    let (shelf, client) = (shelf_of(place, task, 50), Client::new().unwrap());
+    let (shelf, client) = (shelf_of(place, task, 50), client());
     let outcome = review(&ReviewJob {
         site: site(place, &shelf, task, 1, 50),
         change,

@@ -3,9 +3,7 @@
 
 mod common;
 
-use std::time::Duration;
-
-use common::model::{End, Model, Say, says, whole};
+use common::model::{End, Model, Say, question, says, whole};
 use common::tools::calls;
 use refile_config::schema::ProviderKind;
 use refile_core::failure::FailureKind;
@@ -17,16 +15,8 @@ fn tools() -> [Tool; 1] {
 }
 
 async fn ask(model: &Model, kind: ProviderKind, messages: &[Message]) -> Answer {
-    let question = Question {
-        provider: "p",
-        model: "m-1",
-        system: "Be brief.",
-        messages,
-        max_tokens: 99,
-        timeout: Duration::from_mins(1),
-        schema: None,
-        tools: &tools(),
-    };
+    let tools = tools();
+    let question = Question { tools: &tools, ..question(messages) };
     Client::new().unwrap().ask(&model.provider(kind), &question).await
 }
 

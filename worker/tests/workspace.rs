@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -95,6 +95,74 @@ async fn a_tree_is_checked_out_ahead_after_each_one_and_what_a_killed_worker_lef
     Workspace::open(place.workspace.dir()).unwrap();
     assert_eq!(std::fs::read_dir(&spares).unwrap().count(), 2);
     emptied(&place.workspace.dir().join("trash"));
+}
+
+/// The trees that are checked out ahead, by what a move does not change.
+fn spares(place: &Place) -> Vec<u64> {
+    let entries = std::fs::read_dir(place.workspace.dir().join("spares")).into_iter().flatten();
+    let trees = entries.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_none());
+    trees.filter_map(|tree| tree.metadata().ok()).map(|tree| tree.ino()).collect()
+}
+
+async fn until_there_are(place: &Place, wanted: usize) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while spares(place).len() != wanted {
+        assert!(Instant::now() < deadline, "{:?} are checked out ahead instead of {wanted}", spares(place));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn attempts_that_begin_together_each_have_a_tree_that_was_checked_out_ahead_also_after_a_restart() {
+    let mut place = Place::guarded("").await;
+    place.workspace = place.workspace.clone().for_jobs(3);
+    let mirror = place.mirror().await;
+    let base = mirror.fetch("main").await.unwrap();
+    drop(tree(&place, &mirror, 1, &base).await);
+    until_there_are(&place, 3).await;
+    // The last one is whole before the next begins.
+    place.workspace.prepare(&mirror, &base).await.unwrap();
+    let ahead = spares(&place);
+    let (first, second, third) =
+        tokio::join!(tree(&place, &mirror, 2, &base), tree(&place, &mirror, 3, &base), tree(&place, &mirror, 4, &base));
+    for tree in [&first, &second, &third] {
+        assert!(ahead.contains(&tree.dir().metadata().unwrap().ino()), "{} was not", tree.dir().display());
+        assert_eq!(git(tree.dir(), &["status", "--porcelain", "--branch"]), "## main");
+    }
+    until_there_are(&place, 3).await;
+    drop((first, second, third));
+
+    // Where the folder is full they go before anything else does, and no more are made.
+    place.workspace.prepare(&mirror, &base).await.unwrap();
+    place.workspace.clone().guarded(place.guard("").await, 1).keep_house().await;
+    place.workspace.prepare(&mirror, &base).await.unwrap();
+    assert_eq!(spares(&place).len(), 0);
+    // Until there is room again.
+    place.workspace.keep_house().await;
+    place.workspace.prepare(&mirror, &base).await.unwrap();
+    assert_eq!(spares(&place).len(), 3);
+
+    // The next process begins with the base that was fetched last, though an attempt came after it.
+    let (branch, later) = ("refile/t1/change/1-1", "2090-01-01T00:00:00Z");
+    let made = ["commit-tree", "-p", "main", "-m", "An attempt", "HEAD^{tree}"];
+    let mut commit = std::process::Command::new("git");
+    commit.args(["-c", "user.name=A", "-c", "user.email=a@localhost"]).args(made).current_dir(&place.origin);
+    let made = commit.env("GIT_COMMITTER_DATE", later).output().unwrap();
+    git(&place.origin, &["branch", branch, String::from_utf8(made.stdout).unwrap().trim()]);
+    let attempt = mirror.fetch(branch).await.unwrap();
+    drop(mirror);
+    place.workspace = Workspace::open(place.workspace.dir()).unwrap();
+    place.workspace = place.workspace.clone().guarded(place.guard("").await, u64::MAX).for_jobs(2);
+    until_there_are(&place, 0).await;
+    place.workspace.look_ahead();
+    until_there_are(&place, 2).await;
+    let mirror = place.mirror().await;
+    place.workspace.prepare(&mirror, &base).await.unwrap();
+    let ahead = spares(&place);
+    let taken = tree(&place, &mirror, 5, &base).await;
+    assert!(ahead.contains(&taken.dir().metadata().unwrap().ino()));
+    assert_ne!(attempt, base);
+    assert_eq!(std::fs::read_to_string(taken.dir().join(".git/refs/heads/main")).unwrap().trim(), base);
 }
 
 #[tokio::test]

@@ -157,6 +157,9 @@ pub(crate) struct Killed {
     pub(crate) p99_ms: f64,
 }
 
+/// How many attempts begin together where several do.
+pub(crate) const TOGETHER: usize = 4;
+
 /// The fetch of the base and the tree of an attempt.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Trees {
@@ -166,6 +169,8 @@ pub(crate) struct Trees {
     pub(crate) cold_ms: f64,
     /// Where the base as it was before was, and ten files changed since.
     pub(crate) ahead_ms: f64,
+    /// The same of the last of several that began together.
+    pub(crate) together_ms: f64,
 }
 
 /// The start of `refile up`.

@@ -1,6 +1,6 @@
 //! The figures as `BENCHMARKS.md` and its plots.
 
-use crate::figures::{AtRate, Figures, Points, Throughput, Wait};
+use crate::figures::{AtRate, Figures, Points, TOGETHER, Throughput, Wait};
 use crate::svg::{Line, Plot, number};
 use crate::targets::{short, targets};
 
@@ -257,13 +257,15 @@ fn starts(of: &Figures) -> String {
         "From the start of the process until `/readyz` says yes (median of {}), and the resident memory (VmRSS) of the idle process \
          at least 5 s later.\n\n{}The stripped `refile` binary has {}.\n\nAn attempt in a repository of {} files that the worker \
          has a copy of waits {} ms for its fetch and its tree where the files are written then, and {} ms where the base of \
-         before was checked out ahead, as after every attempt, and ten files changed since (medians of {}).\n",
+         before was checked out ahead, as after every attempt and at a worker's start, and ten files changed since; the last of {TOGETHER} \
+         that begin together waits {} ms (medians of {}).\n",
         of.starts.first().map_or(0, |s| s.rounds),
         table(&["", "ready after", "resident"], &rows),
         mb(of.binary_bytes),
         number(of.trees.files as f64),
         short(of.trees.cold_ms),
         short(of.trees.ahead_ms),
+        short(of.trees.together_ms),
         of.trees.rounds,
     )
 }

@@ -1,6 +1,6 @@
 //! What is aimed at, and whether it was reached: computed from the figures.
 
-use crate::figures::{Figures, Growth};
+use crate::figures::{Figures, Growth, TOGETHER};
 
 /// A bound that a figure is to keep.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -111,6 +111,8 @@ pub(crate) fn targets(of: &Figures) -> Vec<Target> {
         add(&format!("`refile up` on {}: start to ready", start.engine), under(300.0), start.ready_ms, " ms");
     }
     add("The tree of an attempt, 10,000 files, checked out ahead", under(200.0), of.trees.ahead_ms, " ms");
+    let burst = format!("The same, the last of {TOGETHER} attempts that begin together");
+    add(&burst, under(200.0), of.trees.together_ms, " ms");
     add("The `refile` binary", under(30.0), mb(of.binary_bytes), " MB");
     add("An idle coordinator, resident", under(40.0), mb(idle.coordinator_rss), " MB");
     all

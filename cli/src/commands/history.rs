@@ -13,6 +13,9 @@ use crate::arguments::LogArguments;
 use crate::context::{Context, find_task};
 use crate::output::{self, BAD, BOLD, DIM, GOOD, WAITS, styled, untrusted};
 
+/// The most that is shown of one artifact, in bytes: its end.
+const MOST_SHOWN: u64 = 8 << 20;
+
 /// Prints a task's history.
 pub(crate) async fn log(context: &Context, store: &dyn Store, arguments: &LogArguments) -> anyhow::Result<Ended> {
     let task = find_task(store, &arguments.task).await?;
@@ -157,10 +160,13 @@ fn print_call(call: &Call) {
 
 async fn print_artifact(whole: Option<&Artifacts>, what: &str, name: Option<&str>) -> anyhow::Result<()> {
     let (Some(artifacts), Some(name)) = (whole, name) else { return Ok(()) };
-    match artifacts.get(name).await? {
+    match artifacts.get_end(name, MOST_SHOWN).await? {
         None => output::line(format!("    {what} {name} is no longer there")),
-        Some(content) => {
+        Some((before, content)) => {
             output::line(styled(DIM, format!("    --- {what}: {name}")));
+            if before > 0 {
+                output::line(styled(DIM, format!("    [... {before} bytes before this are in the artifact ...]")));
+            }
             for line in untrusted(&String::from_utf8_lossy(&content)).lines() {
                 output::line(format!("    {line}"));
             }

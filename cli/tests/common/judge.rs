@@ -39,7 +39,7 @@ pub(crate) struct Provider {
 impl Provider {
     /// Starts one; gives its address. Whoever is turned away learns so late.
     pub(crate) async fn start(script: Script, late: Duration) -> (Self, String) {
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        refile_telemetry::process::install_tls();
         let provider = Self { script, late, calls: Arc::default(), of_task: Arc::default() };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}/v1", listener.local_addr().unwrap());

@@ -2,13 +2,16 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod command;
+#[path = "../../../worker/tests/common/git.rs"]
+mod git;
 pub mod judge;
 pub mod place;
 pub mod redis;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
+
+pub use git::git;
 
 /// Between two looks: many of them start a program.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -34,20 +37,14 @@ pub fn until<T>(what: &str, within: Duration, mut look: impl FnMut() -> Option<T
     }
 }
 
-/// Runs git as a user would and gives what it printed.
+/// Makes the folder `first` the beginning of a history, and `origin.git` a bare repository of it.
 #[track_caller]
-pub fn git(dir: &Path, args: &[&str]) -> String {
-    let out = Command::new("git")
-        .args(["-c", "user.name=Ann", "-c", "user.email=ann@example.com", "-c", "commit.gpgSign=false"])
-        .args(args)
-        .current_dir(dir)
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("GIT_CONFIG_NOSYSTEM", "1")
-        .output()
-        .expect("these tests need git");
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert!(out.status.success(), "git {args:?}: {said}");
-    String::from_utf8_lossy(&out.stdout).trim_end().to_owned()
+pub fn origin(dir: &Path) {
+    let first = dir.join("first");
+    git(&first, &["init", "-q", "-b", "main"]);
+    git(&first, &["add", "-A"]);
+    git(&first, &["commit", "-q", "-m", "the beginning"]);
+    git(dir, &["clone", "-q", "--bare", "first", "origin.git"]);
 }
 
 /// The processes of a group that still run.

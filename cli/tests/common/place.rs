@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::{git, processes, program, until};
+use super::{origin, processes, program, until};
 
 /// How many lines of each log are shown when a test fails.
 const TAIL: usize = 25;
@@ -64,11 +64,7 @@ impl Place {
         std::fs::write(dir.join("review.sh"), include_str!("scripts/review.sh")).unwrap();
         std::fs::write(dir.join("first/common.txt"), "start\n").unwrap();
         std::fs::write(dir.join("first/tasks/.keep"), "").unwrap();
-        let first = dir.join("first");
-        git(&first, &["init", "-q", "-b", "main"]);
-        git(&first, &["add", "-A"]);
-        git(&first, &["commit", "-q", "-m", "the beginning"]);
-        git(dir, &["clone", "-q", "--bare", "first", "origin.git"]);
+        origin(dir);
         let stage = dir.join("stage").display().to_string();
         let config = format!(
             "sandbox = \"off\"\n[repository]\nurl = \"origin.git\"\n\n\

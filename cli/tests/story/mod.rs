@@ -17,7 +17,7 @@ use fake::{Fake, PROJECT, TOKEN};
 use refile_config::ForgeKind;
 use serde_json::Value;
 
-use crate::common::{git, program, until};
+use crate::common::{git, origin, program, until};
 
 pub const DEADLINE: Duration = Duration::from_mins(1);
 pub const SECRET: &str = "secret-of-the-webhooks";
@@ -36,11 +36,7 @@ impl Story {
         let dir = root.path();
         std::fs::create_dir(dir.join("first")).unwrap();
         std::fs::write(dir.join("first/a.txt"), "a\n").unwrap();
-        let first = dir.join("first");
-        git(&first, &["init", "-q", "-b", "main"]);
-        git(&first, &["add", "-A"]);
-        git(&first, &["commit", "-q", "-m", "the beginning"]);
-        git(dir, &["clone", "-q", "--bare", "first", "origin.git"]);
+        origin(dir);
         let fake = Fake::start(kind, &dir.join("origin.git"));
         let config = format!(
             "[repository]\nurl = \"origin.git\"\n\

@@ -74,11 +74,14 @@ impl Default for DiffPolicy {
 pub struct WorkspaceSection {
     /// How large they may be together, in bytes; above it those that were not used for longest are removed.
     pub max_bytes: u64,
+    /// With less than this free on the disk of the worker's folder no job begins, and with half of it what runs is stopped,
+    /// in bytes: the store and the artifacts may lie on the same disk.
+    pub min_free_bytes: u64,
 }
 
 impl Default for WorkspaceSection {
     fn default() -> Self {
-        Self { max_bytes: 20 << 30 }
+        Self { max_bytes: 20 << 30, min_free_bytes: 512 << 20 }
     }
 }
 

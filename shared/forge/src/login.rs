@@ -5,6 +5,7 @@ use std::fmt;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use percent_encoding::percent_decode_str;
 use refile_config::ForgeKind;
 
 /// A login for the repositories of one server.
@@ -12,7 +13,8 @@ use refile_config::ForgeKind;
 pub struct Login {
     server: String,
     header: String,
-    variable: String,
+    /// Nothing where the repository's address held it.
+    variable: Option<String>,
 }
 
 impl fmt::Debug for Login {
@@ -35,20 +37,36 @@ impl Login {
             ForgeKind::Github => "x-access-token",
             ForgeKind::Gitea | ForgeKind::Gitlab => "oauth2",
         };
-        let basic = BASE64_STANDARD.encode(format!("{name}:{token}"));
-        let (server, header) = (format!("{scheme}://{host}/"), format!("Authorization: Basic {basic}"));
-        Some(Self { server, header, variable: variable.to_owned() })
+        let server = format!("{scheme}://{host}/");
+        Some(Self { server, header: basic(format!("{name}:{token}")), variable: Some(variable.to_owned()) })
     }
 
-    /// The environment variable that holds the token.
-    pub fn variable(&self) -> &str {
-        &self.variable
+    /// What an address over HTTP holds itself, and the address without it: arguments are seen by all users of a machine.
+    pub fn of_address(address: &str) -> Option<(String, Self)> {
+        let (scheme, rest) = address.split_once("://").filter(|(scheme, _)| ["http", "https"].contains(scheme))?;
+        let (login, _) = rest.split('/').next()?.rsplit_once('@')?;
+        let rest = &rest[login.len() + 1..];
+        let host = rest.split('/').next().unwrap_or_default();
+        let login = if login.contains(':') { login.to_owned() } else { format!("{login}:") };
+        let header = basic(percent_decode_str(&login).collect::<Vec<u8>>());
+        let server = format!("{scheme}://{host}/");
+        Some((format!("{scheme}://{rest}"), Self { server, header, variable: None }))
+    }
+
+    /// The environment variable that holds the token; nothing where it was in the repository's address.
+    pub fn variable(&self) -> Option<&str> {
+        self.variable.as_deref()
     }
 
     /// Git's setting for it and the setting's value.
     pub fn setting(&self) -> (String, &str) {
         (format!("http.{}.extraHeader", self.server), &self.header)
     }
+}
+
+/// The header of a name and a password with a colon between them.
+fn basic(login: impl AsRef<[u8]>) -> String {
+    format!("Authorization: Basic {}", BASE64_STANDARD.encode(login))
 }
 
 #[cfg(test)]
@@ -76,5 +94,24 @@ mod tests {
             Login::new(ForgeKind::Gitea, "http://127.0.0.1:3000/api/v1", "http://127.0.0.1:3000/a/b", ("T", "t"))
                 .is_some()
         );
+    }
+
+    #[test]
+    fn a_login_in_an_address_is_taken_out_of_it() {
+        for (address, rest, login) in [
+            ("https://me:a%40b@host.org:8443/x/y.git", "https://host.org:8443/x/y.git", "me:a@b"),
+            ("http://token@host/x", "http://host/x", "token:"),
+            ("https://me:a@b@host/x@y", "https://host/x@y", "me:a@b"),
+        ] {
+            let (without, found) = Login::of_address(address).unwrap();
+            assert_eq!((without.as_str(), found.variable()), (rest, None));
+            assert_eq!(found.setting().1, format!("Authorization: Basic {}", BASE64_STANDARD.encode(login)));
+            let key = found.setting().0;
+            let server = key.strip_prefix("http.").and_then(|key| key.strip_suffix(".extraHeader")).unwrap();
+            assert!(rest.starts_with(server) && server.ends_with('/'), "{server}");
+        }
+        for other in ["https://host/x@y", "ssh://git@host/x", "git@host:x", "/srv/me@x"] {
+            assert!(Login::of_address(other).is_none(), "{other}");
+        }
     }
 }

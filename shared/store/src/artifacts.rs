@@ -4,10 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use object_store::buffered::BufWriter;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
 use refile_core::TaskId;
+use tokio::io::{AsyncRead, AsyncWriteExt};
 
 /// Why an artifact could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +79,22 @@ impl Artifacts {
         }
     }
 
+    /// Reads the end of an artifact, at most so many bytes, and tells how many lie before it; `None` where there is none of
+    /// that name.
+    pub async fn get_end(&self, name: &str, most: u64) -> Result<Option<(u64, Bytes)>, ArtifactError> {
+        let error = |source| ArtifactError::Store { place: self.place.clone(), source };
+        let name = ObjectPath::from(name);
+        let size = match self.store.head(&name).await {
+            Ok(found) => found.size,
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
+            Err(source) => return Err(error(source)),
+        };
+        let before = size.saturating_sub(most);
+        let end =
+            if size == 0 { Bytes::new() } else { self.store.get_range(&name, before..size).await.map_err(error)? };
+        Ok(Some((before, end)))
+    }
+
     /// The artifacts of a name that the claims of an attempt left, with the fence of each, oldest first.
     pub async fn of_attempt(
         &self,
@@ -118,10 +136,34 @@ impl Shelf {
             .map_err(|source| ArtifactError::Store { place: self.artifacts.place.clone(), source })?;
         Ok(name)
     }
+
+    /// The same, of what is read piece by piece and may be larger than memory.
+    pub async fn put_from(&self, name: &str, content: impl AsyncRead + Unpin) -> Result<String, ArtifactError> {
+        let name = format!("{}/{name}", self.prefix);
+        let mut writer = BufWriter::new(self.artifacts.store.clone(), ObjectPath::from(name.as_str()));
+        let mut content = content;
+        let copied = tokio::io::copy(&mut content, &mut writer).await;
+        let written = match copied {
+            Ok(_) => writer.shutdown().await,
+            Err(error) => {
+                // Nothing of it stays; where that fails too, the first error is the one that tells.
+                let _ = writer.abort().await;
+                Err(error)
+            }
+        };
+        let source = |error: std::io::Error| object_store::Error::Generic { store: "artifacts", source: error.into() };
+        written.map_err(|error| ArtifactError::Store { place: self.artifacts.place.clone(), source: source(error) })?;
+        Ok(name)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use tokio::io::ReadBuf;
+
     use super::*;
 
     #[tokio::test]
@@ -134,6 +176,38 @@ mod tests {
         assert_eq!(artifacts.get(&name).await.unwrap().unwrap(), "all good");
         assert_eq!(artifacts.get("t1/other").await.unwrap(), None);
         assert!(matches!(Artifacts::open("ftp:x", dir.path()), Err(ArtifactError::Url(_))));
+    }
+
+    /// A file on a disk that is no longer there.
+    struct Broken;
+
+    impl AsyncRead for Broken {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+            Poll::Ready(Err(std::io::Error::other("the disk is gone")))
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_large_is_put_piece_by_piece_and_its_end_is_read_by_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let artifacts = Artifacts::open("file:artifacts", dir.path()).unwrap();
+        let shelf = artifacts.shelf(&TaskId::parse("t1").unwrap(), "change", 1, 7);
+        let large = "0123456789".repeat(3 << 20);
+        let name = shelf.put_from("gate.log", large.as_bytes()).await.unwrap();
+        assert_eq!(artifacts.get(&name).await.unwrap().unwrap(), large);
+        let end = artifacts.get_end(&name, 15).await.unwrap().unwrap();
+        assert_eq!(end, (large.len() as u64 - 15, Bytes::from("567890123456789")));
+        // What is short is read whole, also where it is nothing.
+        for text in ["", "x"] {
+            let name = shelf.put_from("short.log", text.as_bytes()).await.unwrap();
+            assert_eq!(artifacts.get_end(&name, 15).await.unwrap().unwrap(), (0, Bytes::from(text)));
+        }
+        assert_eq!(artifacts.get_end("t1/other", 15).await.unwrap(), None);
+        // What could not be read to its end leaves nothing.
+        let broken = tokio::io::AsyncReadExt::chain(large.as_bytes(), Broken);
+        let error = shelf.put_from("broken.log", broken).await.unwrap_err().to_string();
+        assert!(error.contains("the disk is gone"), "{error}");
+        assert_eq!(artifacts.get("t1/change/1-7/broken.log").await.unwrap(), None);
     }
 
     #[tokio::test]

@@ -50,6 +50,18 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     }
 }
 
+/// What could be decoded, and what could not and is to be set aside, each in its order.
+pub(crate) fn apart<T, E>(decoded: impl IntoIterator<Item = Result<T, E>>) -> (Vec<T>, Vec<E>) {
+    let (mut good, mut broken) = (Vec::new(), Vec::new());
+    for one in decoded {
+        match one {
+            Ok(one) => good.push(one),
+            Err(one) => broken.push(one),
+        }
+    }
+    (good, broken)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -37,8 +37,8 @@ use tokio_util::sync::CancellationToken;
 use super::command::{provider_trouble, request};
 use super::confined::Confined;
 use super::shown::shown;
-use super::{Ended, Job, Ran, not_started, reach, resolve};
-use crate::process::{Command, Exit, Secrets, Talk, environment, tail};
+use super::{Ended, Job, Ran, no_room, not_started, reach, resolve};
+use crate::process::{Command, Exit, Sandbox, Secrets, Talk, environment, tail};
 use session::Session;
 
 /// How long an agent may go on after it was asked to stop.
@@ -83,6 +83,7 @@ pub(super) async fn run(job: &Job<'_>) -> Ran {
         cwd: job.tree.dir().to_owned(),
         deadline: started + job.agent.timeout.0,
         stop,
+        sandbox: command.sandbox.clone(),
     };
     let talked = tokio::spawn(talk(open, session.clone(), turn));
     let talked = shown(job.shelf, talked, |known| session.so_far(known)).await;
@@ -101,6 +102,7 @@ pub(super) async fn run(job: &Job<'_>) -> Ran {
             usage += tokens(&response);
             ended(response.stop_reason, &last)
         }
+        Ok(None) if exit == Some(Exit::NoRoom) => Err(no_room("the agent")),
         Ok(None) => {
             let seconds = job.agent.timeout.0.as_secs_f64();
             Err(Failure::new(FailureKind::Timeout, format!("the agent had not ended after {seconds} s")))
@@ -132,6 +134,8 @@ struct Turn {
     deadline: Instant,
     /// Nobody waits for it any more.
     stop: CancellationToken,
+    /// What it is confined by.
+    sandbox: Option<Sandbox>,
 }
 
 /// What came of it.
@@ -144,7 +148,13 @@ struct Talked {
 
 /// One session with one prompt, and the end of the agent.
 async fn talk((talk, stdin, stdout): (Talk, ChildStdin, ChildStdout), session: Arc<Session>, turn: Turn) -> Talked {
-    let (stop, deadline) = (turn.stop.clone(), turn.deadline);
+    let (stop, deadline, sandbox) = (turn.stop.clone(), turn.deadline, turn.sandbox.clone());
+    let no_room = async {
+        match &sandbox {
+            Some(sandbox) => sandbox.no_room().await,
+            None => std::future::pending().await,
+        }
+    };
     let given_up = async {
         tokio::select! {
             () = stop.cancelled() => tokio::time::sleep(GRACE).await,
@@ -154,6 +164,7 @@ async fn talk((talk, stdin, stdout): (Talk, ChildStdin, ChildStdout), session: A
     let said = tokio::select! {
         said = Box::pin(converse(wire::lines(stdin, stdout), session, turn)) => said,
         () = given_up => Ok(None),
+        () = no_room => return Talked { said: Ok(None), exit: Some(Exit::NoRoom), stderr: talk.end(GRACE).await.1 },
     };
     let grace = if stop.is_cancelled() { Duration::ZERO } else { GRACE };
     let (exit, stderr) = talk.end(grace).await;
@@ -167,7 +178,7 @@ async fn converse(
     turn: Turn,
 ) -> Result<Option<PromptResponse>, acp::Error> {
     let (updates, permissions, reads, writes) = (session.clone(), session.clone(), session.clone(), session);
-    let Turn { prompt, cwd, deadline, stop } = turn;
+    let Turn { prompt, cwd, deadline, stop, .. } = turn;
     Client
         .v1()
         .name("refile")

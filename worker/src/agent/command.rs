@@ -85,7 +85,7 @@ fn advised(mut failure: Failure, job: &Job<'_>, done: &Finished) -> Failure {
 /// Why a run failed: by the rules of its preset where one fits.
 fn failure_of(ready: &Ready, done: &Finished, told: Option<&Told>, secrets: &Secrets) -> Failure {
     let mut failure = failed(&ready.command, done, secrets);
-    let is_clear = matches!(failure.kind, FailureKind::Timeout) || matches!(done.exit, Exit::Code(126 | 127));
+    let is_clear = matches!(done.exit, Exit::TimedOut | Exit::NoRoom | Exit::Code(126 | 127));
     let (Some(known), Some(told), false) = (&ready.known, told, is_clear) else { return failure };
     if let Some(error) = &told.error {
         let said = secrets.hide(error);
@@ -158,6 +158,15 @@ pub(crate) fn not_started(error: &ProcessError) -> Failure {
     Failure::new(FailureKind::Configuration, format!("{error}{hint}"))
 }
 
+/// The failure of a command that was stopped since the disk was nearly full.
+pub(crate) fn no_room(what: &str) -> Failure {
+    let why = format!(
+        "{what} {}\n  make room on the disk of the worker's folder (workers.dir), or let fewer jobs run at once",
+        Exit::NoRoom
+    );
+    Failure::new(FailureKind::Configuration, why)
+}
+
 /// The failure that a command which did not end well amounts to.
 pub(crate) fn failed(command: &[String], done: &Finished, secrets: &Secrets) -> Failure {
     let (stdout, stderr) = (done.stdout_text(), done.stderr_text());
@@ -166,6 +175,7 @@ pub(crate) fn failed(command: &[String], done: &Finished, secrets: &Secrets) -> 
     let said = tail(&said, 600);
     let kind = match done.exit {
         Exit::TimedOut => FailureKind::Timeout,
+        Exit::NoRoom => return no_room(&format!("`{}`", command.first().map_or("the command", String::as_str))),
         Exit::Code(126 | 127) => FailureKind::Configuration,
         _ => provider_trouble(tail(&stderr, 4_000))
             .or_else(|| provider_trouble(tail(&stdout, 4_000)))

@@ -20,10 +20,15 @@ struct Kept {
 }
 
 /// Removes mirrors until all that a worker's folder holds is within the bound, and packs what is left. One that is in use is
-/// never removed; where that is not enough, it is rid of what no attempt of the last hours made.
-pub(crate) async fn keep(folder: &Path, max_bytes: u64) {
+/// never removed; where that is not enough, it is rid of what no attempt of the last hours made. `allow` is told whether
+/// there is room for what can be done without: that goes first.
+pub(crate) async fn keep(folder: &Path, max_bytes: u64, allow: impl FnOnce(bool) + Send + 'static) {
     let folder = folder.to_owned();
-    let evicted = tokio::task::spawn_blocking(move || evict(&folder, max_bytes)).await;
+    let evicted = tokio::task::spawn_blocking(move || {
+        allow(taken(&folder) <= max_bytes);
+        evict(&folder, max_bytes)
+    })
+    .await;
     let (left, is_above) = evicted.unwrap_or_default();
     for dir in left {
         if let Err(error) = pack(&dir, is_above).await {
@@ -48,8 +53,7 @@ fn evict(folder: &Path, max_bytes: u64) -> (Vec<PathBuf>, bool) {
         })
         .collect();
     all.sort_by_key(|kept| kept.used);
-    // The trees of jobs and what is checked out ahead count as well, and not what is being removed.
-    let mut total = size(folder).saturating_sub(size(&folder.join("trash")));
+    let mut total = taken(folder);
     all.retain(|kept| {
         if total <= max_bytes || !discard_unused(&kept.dir) {
             return true;
@@ -73,6 +77,12 @@ fn discard_unused(dir: &Path) -> bool {
     }
     discard(&[dir]);
     !dir.exists()
+}
+
+/// What a worker's folder takes up, in bytes: the trees of jobs and what is checked out ahead count as well, and not what is
+/// being removed.
+fn taken(folder: &Path) -> u64 {
+    size(folder).saturating_sub(size(&folder.join("trash")))
 }
 
 /// What a folder takes up, in bytes.

@@ -2,10 +2,11 @@
 //!
 //! Creation and fetches hold a file lock; everything else only adds objects and is safe at any time.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use refile_forge::Login;
 use sha2::{Digest, Sha256};
@@ -23,30 +24,19 @@ pub(super) const USED: &str = "used";
 /// A repository, and the bare copy of it that the worker keeps.
 #[derive(Debug, Clone)]
 pub struct Mirror {
-    url: String,
-    git: Git,
-    lock: std::path::PathBuf,
+    /// The address as git is given it: without a login.
+    pub(super) url: String,
+    pub(super) git: Git,
+    lock: PathBuf,
     /// Held by all that use the mirror, so that it is not removed under them. Its time tells when it was used last.
     _used: Arc<std::fs::File>,
 }
 
-/// What a branch must be for a push to change it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expected<'a> {
-    /// Not there yet, or already as it shall be.
-    Absent,
-    /// At this commit.
-    At(&'a str),
-}
+/// For how long it is known when a branch was fetched: who waits for the lock waits no longer than a fetch may take.
+const REMEMBERED: Duration = Duration::from_hours(1);
 
-/// How a push ended that the remote did not refuse for a reason of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Push {
-    /// The branch is at the commit.
-    Done,
-    /// The branch is not what was expected, and was left alone.
-    Moved,
-}
+/// What the names of attempt branches begin with in a mirror.
+const ATTEMPTS: &str = "refs/refile/refile%2F";
 
 /// What git and ssh say where a token or a key is not accepted.
 const REFUSED_CREDENTIALS: &[&str] = &[
@@ -58,6 +48,18 @@ const REFUSED_CREDENTIALS: &[&str] = &[
     "error: 401",
     "error: 403",
 ];
+
+/// When this process began the last fetch that went well, by the mirror and the branch in it.
+fn fetched() -> MutexGuard<'static, BTreeMap<(PathBuf, String), Instant>> {
+    static FETCHED: Mutex<BTreeMap<(PathBuf, String), Instant>> = Mutex::new(BTreeMap::new());
+    FETCHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn remember(key: (PathBuf, String), began: Instant) {
+    let mut fetched = fetched();
+    fetched.retain(|_, began| began.elapsed() < REMEMBERED);
+    fetched.insert(key, began);
+}
 
 /// The first 12 bytes of the SHA-256, in hex.
 fn short_hash(text: &str) -> String {
@@ -88,41 +90,74 @@ impl Mirror {
         names::address(url)?;
         std::fs::create_dir_all(folder).map_err(GitError::folder("make", folder))?;
         let hash = short_hash(url);
-        let dir = folder.join(format!("{hash}.git"));
-        let lock = folder.join(format!("{hash}.lock"));
-        let used = folder.join(format!("{hash}.{USED}"));
-        let used = tokio::task::spawn_blocking({
-            let used = used.clone();
-            move || {
-                let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(used)?;
-                file.lock_shared()?;
-                file.set_modified(std::time::SystemTime::now()).map(|()| file)
-            }
-        })
-        .await
-        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
-        .map_err(GitError::folder("lock", &used))?;
-        let mirror = Self { url: url.to_owned(), git: Git::new(&dir, url), lock, _used: Arc::new(used) };
+        let mirror = Self::held(folder, &hash, url, Some(SystemTime::now())).await?;
+        let dir = mirror.git.dir();
         if dir.join("HEAD").exists() {
             return Ok(mirror);
         }
         let _lock = mirror.locked().await?;
         if !dir.join("HEAD").exists() {
             // A folder without HEAD is what a crash left.
-            let _ = std::fs::remove_dir_all(&dir);
+            let _ = std::fs::remove_dir_all(dir);
             let new = folder.join(format!("{hash}.new"));
             let _ = std::fs::remove_dir_all(&new);
             let git = Git::new(&new, url);
             git.ok(&["init", "--quiet", "--bare", "--template=", "--initial-branch=refile"]).await?;
-            std::fs::rename(&new, &dir).map_err(GitError::folder("make", &dir))?;
+            std::fs::rename(&new, dir).map_err(GitError::folder("make", dir))?;
         }
         Ok(mirror)
     }
 
-    /// The same mirror, with a login for its server.
+    /// The mirror in this folder that was used last, and the newest of its commits that the remote had.
+    ///
+    /// Its address is not known: it serves what needs no remote.
+    pub(crate) async fn last_used(folder: &Path) -> Result<Option<(Self, String)>, GitError> {
+        let used = |entry: std::fs::DirEntry| {
+            let path = entry.path();
+            let hash = path.file_stem()?.to_str()?.to_owned();
+            let is_it = path.extension().is_some_and(|e| e == USED) && path.with_extension("git").join("HEAD").exists();
+            Some((entry.metadata().ok()?.modified().ok()?, hash)).filter(|_| is_it)
+        };
+        let found = std::fs::read_dir(folder).into_iter().flatten().flatten().filter_map(used).max();
+        let Some((_, hash)) = found else { return Ok(None) };
+        let mirror = Self::held(folder, &hash, "a mirror", None).await?;
+        if !mirror.git.dir().join("HEAD").exists() {
+            return Ok(None);
+        }
+        let newest = ["for-each-ref", "--sort=-committerdate", "--format=%(objectname) %(refname)", "refs/refile/"];
+        let listed = String::from_utf8_lossy(&mirror.git.ok(&newest).await?.stdout).into_owned();
+        let is_base = |(_, name): &(&str, &str)| !name.starts_with(ATTEMPTS);
+        let base = listed.lines().filter_map(|line| line.split_once(' ')).find(is_base);
+        Ok(base.map(|(commit, _)| (mirror, commit.to_owned())))
+    }
+
+    /// One that is not removed while it is held. `at` is when it is used, where that is to be remembered.
+    async fn held(folder: &Path, hash: &str, url: &str, at: Option<SystemTime>) -> Result<Self, GitError> {
+        let named = |end: &str| folder.join(format!("{hash}.{end}"));
+        let used = named(USED);
+        let file = tokio::task::spawn_blocking({
+            let used = used.clone();
+            move || {
+                let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(used)?;
+                file.lock_shared()?;
+                at.map_or(Ok(()), |at| file.set_modified(at)).map(|()| file)
+            }
+        })
+        .await
+        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+        .map_err(GitError::folder("lock", &used))?;
+        let (url, login) = match Login::of_address(url) {
+            Some((without, login)) => (without, Some(login)),
+            None => (url.to_owned(), None),
+        };
+        let git = Git::new(&named("git"), &url).with_login(login);
+        Ok(Self { url, git, lock: named("lock"), _used: Arc::new(file) })
+    }
+
+    /// The same mirror, with a login for its server where there is one.
     #[must_use]
     pub fn with_login(self, login: Option<Login>) -> Self {
-        Self { git: self.git.with_login(login), ..self }
+        if login.is_some() { Self { git: self.git.with_login(login), ..self } } else { self }
     }
 
     /// Whether a folder holds the mirror of a repository already.
@@ -143,9 +178,20 @@ impl Mirror {
     /// Fetches a branch and tells the commit that it is at.
     pub async fn fetch(&self, branch: &str) -> Result<String, GitError> {
         names::branch(branch)?;
+        let asked = Instant::now();
         let _lock = self.locked().await?;
         // Flat, so that a branch `a` that is gone does not stand in the way of a branch `a/b`.
         let local = format!("refs/refile/{}", branch.replace('%', "%25").replace('/', "%2F"));
+        let at = ["rev-parse", "--verify", "--end-of-options", &format!("{local}^{{commit}}")];
+        let key = (self.git.dir().to_owned(), local.clone());
+        // Of those that wait for each other, the one that goes first fetches for all.
+        let last = fetched().get(&key).copied();
+        if last.is_some_and(|began| began > asked)
+            && let Ok(found) = self.git.ok(&at).await
+        {
+            return Ok(found.line());
+        }
+        let began = Instant::now();
         let refspec = format!("+refs/heads/{branch}:{local}");
         let fetch = [
             "fetch",
@@ -158,18 +204,19 @@ impl Mirror {
             &self.url,
             &refspec,
         ];
-        let mut fetched = self.git.ok(&fetch).await;
-        if fetched.as_ref().is_err_and(says_locked) && forget_locks(self.git.dir()) {
-            fetched = self.git.ok(&fetch).await;
+        let mut done = self.git.ok(&fetch).await;
+        if done.as_ref().is_err_and(says_locked) && forget_locks(self.git.dir()) {
+            done = self.git.ok(&fetch).await;
         }
-        if let Err(error) = fetched {
+        if let Err(error) = done {
             return Err(self.explain(error, branch).await);
         }
-        Ok(self.git.ok(&["rev-parse", "--verify", "--end-of-options", &format!("{local}^{{commit}}")]).await?.line())
+        remember(key, began);
+        Ok(self.git.ok(&at).await?.line())
     }
 
     /// Makes what git says of a fetch or a push a sentence that tells what to do.
-    async fn explain(&self, error: GitError, branch: &str) -> GitError {
+    pub(super) async fn explain(&self, error: GitError, branch: &str) -> GitError {
         let GitError::Failed { stderr, .. } = &error else { return error };
         if REFUSED_CREDENTIALS.iter().any(|said| stderr.contains(said)) {
             let advice = match self.git.login_variable() {
@@ -225,73 +272,9 @@ impl Mirror {
         Ok(asked.code == 0)
     }
 
-    /// Puts a branch of the remote at a commit, if it is what is expected: compare and swap.
-    pub async fn push(&self, commit: &str, branch: &str, expected: Expected<'_>) -> Result<Push, GitError> {
-        names::commit(commit)?;
-        names::branch(branch)?;
-        let old = match expected {
-            Expected::Absent => "",
-            Expected::At(old) => names::commit(old)?,
-        };
-        let lease = format!("--force-with-lease=refs/heads/{branch}:{old}");
-        let refspec = format!("{commit}:refs/heads/{branch}");
-        let mut args = vec!["push", "--porcelain", "--no-verify", "--no-follow-tags", &lease];
-        let mut _turn = None;
-        if names::is_local(&self.url) {
-            _turn = self.turn().await;
-            // Brings a clean work tree along where the branch is checked out, and refuses where it is not clean.
-            args.push("--receive-pack=git -c receive.denyCurrentBranch=updateInstead receive-pack");
-        }
-        args.extend(["--end-of-options", &self.url, &refspec]);
-        let error = match self.git.with_input(&args, Vec::new(), &[0, 1]).await {
-            Ok(output) if output.code == 0 => return Ok(Push::Done),
-            Ok(output) => {
-                let reason = rejection(&output.line());
-                let moved =
-                    ["stale info", "fetch first", "non-fast-forward", "failed to update ref", "cannot lock ref"];
-                // A lock that somebody's crash left behind looks like a branch that moves, for ever.
-                let is_locked = output.stderr.contains("File exists");
-                let said = said(&output.stderr);
-                if !is_locked && moved.iter().any(|m| reason.contains(m)) {
-                    return Ok(Push::Moved);
-                }
-                GitError::Refused {
-                    url: names::shown(&self.url),
-                    branch: branch.to_owned(),
-                    reason: advice(if reason.is_empty() || is_locked { output.stderr } else { reason + &said }),
-                }
-            }
-            Err(error) => error,
-        };
-        Err(self.explain(error, branch).await)
-    }
-
-    /// Removes branches of the remote.
-    pub async fn delete(&self, branches: &[String]) -> Result<(), GitError> {
-        if branches.is_empty() {
-            return Ok(());
-        }
-        let mut args = vec!["push".to_owned(), "--quiet".to_owned(), "--no-verify".to_owned()];
-        args.extend(["--end-of-options".to_owned(), self.url.clone()]);
-        for branch in branches {
-            args.push(format!(":refs/heads/{}", names::branch(branch)?));
-        }
-        self.git.ok(&args).await.map(drop)
-    }
-
     /// Waits for the file lock that all processes share; it is given back when the file is dropped.
     async fn locked(&self) -> Result<std::fs::File, GitError> {
         locked(self.lock.clone()).await
-    }
-
-    /// The turn to push to a repository of this machine, of all its workers: git brings a work tree along before it moves
-    /// the branch, and of two that push at once the loser would leave its files there. The lock is on the folder, so that
-    /// nothing is added to a repository of somebody else's. Where it cannot be had, the push tells why.
-    async fn turn(&self) -> Option<std::fs::File> {
-        let folder = Path::new(self.url.strip_prefix("file://").unwrap_or(&self.url));
-        let git = folder.join(".git");
-        let folder = if git.is_dir() { git } else { folder.to_path_buf() };
-        lock(move || std::fs::File::open(folder)).await.ok()
     }
 }
 
@@ -324,61 +307,22 @@ pub(super) fn forget_locks(mirror: &Path) -> bool {
 }
 
 /// Whether something is younger than this. What lies ahead of the clock is not.
-fn is_younger(at: std::time::SystemTime, than: Duration) -> bool {
+fn is_younger(at: SystemTime, than: Duration) -> bool {
     at.elapsed().is_ok_and(|age| age < than)
 }
 
 /// Waits for the file lock of a mirror.
-pub(super) async fn locked(path: std::path::PathBuf) -> Result<std::fs::File, GitError> {
+pub(super) async fn locked(path: PathBuf) -> Result<std::fs::File, GitError> {
     let file = path.clone();
     lock(move || std::fs::File::create(&file)).await.map_err(GitError::folder("lock", &path))
 }
 
 /// Opens a file or a folder and waits for its lock.
-async fn lock<F>(open: F) -> std::io::Result<std::fs::File>
+pub(super) async fn lock<F>(open: F) -> std::io::Result<std::fs::File>
 where
     F: FnOnce() -> std::io::Result<std::fs::File> + Send + 'static,
 {
     tokio::task::spawn_blocking(move || open().and_then(|file| file.lock().map(|()| file)))
         .await
         .unwrap_or_else(|error| Err(std::io::Error::other(error)))
-}
-
-/// The words in brackets behind the `!` of `git push --porcelain`.
-fn rejection(porcelain: &str) -> String {
-    porcelain
-        .lines()
-        .filter_map(|line| line.strip_prefix("!\t"))
-        .filter_map(|line| line.split('\t').nth(1))
-        .collect::<Vec<_>>()
-        .join("; ")
-}
-
-/// What the server's hooks said of a push, as the end of a sentence.
-fn said(stderr: &str) -> String {
-    const LINES: usize = 20;
-    let lines = stderr.lines().filter_map(|line| line.trim_start().strip_prefix("remote:"));
-    let words: Vec<&str> = lines.map(str::trim).filter(|line| !line.is_empty()).take(LINES).collect();
-    if words.is_empty() { String::new() } else { format!("; it says: {}", words.join("\n  ")) }
-}
-
-fn advice(reason: String) -> String {
-    let is_dirty =
-        ["unstaged changes", "staged changes", "Working directory", "untracked", "Could not update working tree"]
-            .iter()
-            .any(|words| reason.contains(words));
-    if is_dirty {
-        return format!(
-            "{reason}\n  the branch is checked out there, and the files are not clean: commit or stash them there"
-        );
-    }
-    if reason.contains("declined") || reason.contains("protected branch") {
-        return format!("{reason}\n  a rule or a hook there turned the push down: let this worker push to the branch");
-    }
-    if reason.contains("File exists") {
-        return format!(
-            "{reason}\n  a git that crashed may have left the lock: where none runs there, remove the file"
-        );
-    }
-    reason
 }

@@ -117,7 +117,7 @@ impl Git {
 
     /// The environment variable that the login is from.
     pub(super) fn login_variable(&self) -> Option<&str> {
-        self.login.as_ref().map(Login::variable)
+        self.login.as_ref().and_then(Login::variable)
     }
 
     /// The git directory.

@@ -75,7 +75,7 @@ impl Tree {
         names::branch(branch)?;
         let mut tree = Self::bare(mirror, dir, start).await?;
         names::commit(base)?.clone_into(&mut tree.base);
-        tree.make_comfortable(branch).await?;
+        tree.settle(branch)?;
         Ok(tree)
     }
 
@@ -104,12 +104,14 @@ impl Tree {
         };
         tree.git.ok(&["read-tree", start]).await?;
         tree.git.ok(&["checkout-index", "--all", "--force", "--quiet", "--index"]).await?;
+        tree.make_comfortable().await?;
         Ok(tree)
     }
 
     /// Makes one that was checked out ahead that of an attempt: what differs is brought along.
     pub(crate) async fn turn_into(
         mut self,
+        mirror: &Mirror,
         dir: &Path,
         branch: &str,
         base: &str,
@@ -122,14 +124,14 @@ impl Tree {
             std::fs::create_dir_all(folder).map_err(GitError::folder("make", folder))?;
             std::fs::rename(from, to).map_err(GitError::folder("move", to))?;
         }
-        (self.dir, self.side) = (dir.to_owned(), side);
-        self.git = self.mirror.git().with_tree(dir, &self.side.join(INDEX));
+        (self.dir, self.side, self.mirror) = (dir.to_owned(), side, mirror.clone());
+        self.git = mirror.git().with_tree(dir, &self.side.join(INDEX));
         names::commit(base)?.clone_into(&mut self.base);
         if start != self.start {
             self.git.ok(&["read-tree", "-m", "-u", &self.start, start]).await?;
             start.clone_into(&mut self.start);
         }
-        self.make_comfortable(branch).await?;
+        self.settle(branch)?;
         Ok(self)
     }
 
@@ -138,21 +140,28 @@ impl Tree {
         &self.mirror
     }
 
-    /// Makes the agent's own `.git`.
-    async fn make_comfortable(&self, branch: &str) -> Result<(), GitError> {
+    /// Makes the agent's own `.git`, but for its branch and its index.
+    async fn make_comfortable(&self) -> Result<(), GitError> {
         let own = self.dir.join(".git");
         Git::new(&own, "the attempt's tree").ok(&["init", "--quiet", "--template="]).await?;
-        let objects = self.borrowed();
-        let head = own.join("refs/heads").join(branch);
         let config = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n\
                       [user]\n\tname = Refile\n\temail = refile@localhost\n[gc]\n\tauto = 0\n";
         let write = || {
             std::fs::create_dir_all(own.join("objects/info"))?;
+            std::fs::write(own.join("objects/info/alternates"), format!("{}\n", self.borrowed().display()))?;
+            std::fs::write(own.join("config"), config)
+        };
+        write().map_err(GitError::folder("write", &own))
+    }
+
+    /// Puts the agent's own `.git` on its branch, with the index of what is there now.
+    fn settle(&self, branch: &str) -> Result<(), GitError> {
+        let own = self.dir.join(".git");
+        let head = own.join("refs/heads").join(branch);
+        let write = || {
             std::fs::create_dir_all(head.parent().unwrap_or(&own))?;
-            std::fs::write(own.join("objects/info/alternates"), format!("{}\n", objects.display()))?;
             std::fs::write(&head, format!("{}\n", self.base))?;
             std::fs::write(own.join("HEAD"), format!("ref: refs/heads/{branch}\n"))?;
-            std::fs::write(own.join("config"), config)?;
             std::fs::copy(self.side.join(INDEX), own.join("index"))
         };
         write().map(drop).map_err(GitError::folder("write", &own))
@@ -205,6 +214,11 @@ impl Tree {
             .and_then(|()| std::fs::write(&path, content))
             .map_err(GitError::folder("write", &path))?;
         std::path::absolute(&path).map_err(GitError::folder("find", &path))
+    }
+
+    /// A file beside the tree that goes with it, and that no command sees.
+    pub fn file_beside(&self, name: &str) -> PathBuf {
+        self.side.join(name)
     }
 
     /// What lies in the folder now, as a git tree: new files included, ignored ones not.

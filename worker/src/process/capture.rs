@@ -1,7 +1,10 @@
-//! The beginning and the end of an output that may be of any length.
+//! The beginning and the end of an output that may be of any length, and the whole of one in a file.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Command, Exit, Finished, Veil};
@@ -60,7 +63,7 @@ impl Capture {
     }
 
     fn gap(&self) -> String {
-        if self.left_out > 0 { format!("\n[... {} bytes left out ...]\n", self.left_out) } else { String::new() }
+        if self.left_out > 0 { gap(self.left_out as u64) } else { String::new() }
     }
 
     /// The same, and nothing of it is kept any longer.
@@ -72,6 +75,81 @@ impl Capture {
     }
 }
 
+/// The most that is written to the file of an output, in bytes: a command that prints without end must not fill the disk.
+const MOST_IN_FILE: u64 = 1 << 30;
+
+/// A file that takes the output of commands whole, both streams as they came, without secrets.
+#[derive(Debug, Clone)]
+pub struct Whole(Arc<Mutex<InFile>>);
+
+#[derive(Debug)]
+struct InFile {
+    file: File,
+    room: u64,
+    left_out: u64,
+    /// Whether what was written last ends a line.
+    ends_line: bool,
+    failed: Option<std::io::Error>,
+}
+
+impl Whole {
+    /// In a new file.
+    pub fn in_file(path: &Path) -> std::io::Result<Self> {
+        let file = File::options().read(true).write(true).create_new(true).open(path)?;
+        Ok(Self(Arc::new(Mutex::new(InFile { file, room: MOST_IN_FILE, left_out: 0, ends_line: true, failed: None }))))
+    }
+
+    fn in_file_now(&self) -> MutexGuard<'_, InFile> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, piece: &[u8]) {
+        let mut to = self.in_file_now();
+        let (fits, over) = piece.split_at((to.room as usize).min(piece.len()));
+        to.left_out += over.len() as u64;
+        to.room -= fits.len() as u64;
+        to.write(fits);
+    }
+
+    /// Adds words of the worker's own on a line of their own, whatever room there is.
+    pub fn note(&self, words: &str) {
+        let mut to = self.in_file_now();
+        let left_out = std::mem::take(&mut to.left_out);
+        if left_out > 0 {
+            to.write(gap(left_out).as_bytes());
+        }
+        if !to.ends_line && !words.is_empty() {
+            to.write(b"\n");
+        }
+        to.write(words.as_bytes());
+    }
+
+    /// The file, to be read from its beginning. An error tells why not all of it could be written.
+    pub fn finish(self) -> std::io::Result<File> {
+        self.note("");
+        let mut to = self.in_file_now();
+        if let Some(error) = to.failed.take() {
+            return Err(error);
+        }
+        std::io::Seek::rewind(&mut to.file)?;
+        to.file.try_clone()
+    }
+}
+
+impl InFile {
+    fn write(&mut self, bytes: &[u8]) {
+        if let (Some(last), None) = (bytes.last(), &self.failed) {
+            self.ends_line = *last == b'\n';
+            self.failed = self.file.write_all(bytes).err();
+        }
+    }
+}
+
+/// The line that says how much was left out.
+fn gap(bytes: u64) -> String {
+    format!("\n[... {bytes} bytes left out ...]\n")
+}
+
 /// The output of a command while it comes: both streams, each by itself and as they came, without secrets.
 pub(crate) struct Output(Mutex<Streams>);
 
@@ -79,6 +157,7 @@ struct Streams {
     stdout: Capture,
     stderr: Capture,
     both: Capture,
+    whole: Option<Whole>,
     stdout_veil: Veil,
     stderr_veil: Veil,
 }
@@ -86,12 +165,19 @@ struct Streams {
 impl Streams {
     fn stdout(&mut self, piece: &[u8]) {
         self.stdout.push(piece);
-        self.both.push(piece);
+        self.both(piece);
     }
 
     fn stderr(&mut self, piece: &[u8]) {
         self.stderr.push(piece);
+        self.both(piece);
+    }
+
+    fn both(&mut self, piece: &[u8]) {
         self.both.push(piece);
+        if let Some(whole) = &self.whole {
+            whole.push(piece);
+        }
     }
 }
 
@@ -101,6 +187,7 @@ impl Output {
             stdout: Capture::new(command.stdout_limits.unwrap_or(command.limits)),
             stderr: Capture::new(command.limits),
             both: Capture::new(command.limits),
+            whole: command.whole.clone(),
             stdout_veil: command.secrets.veil(),
             stderr_veil: command.secrets.veil(),
         }))

@@ -12,6 +12,7 @@ use refile_config::Config;
 use refile_config::bounds::ProcessLimits;
 
 use super::{Command, Limits, cgroup, etc};
+use crate::disk;
 
 /// The system's folders: they hold programs and their settings, and no work.
 const SYSTEM: &[&str] =
@@ -59,6 +60,8 @@ pub struct Guard {
     /// The sandbox's program; nothing where there is no sandbox.
     pub(super) bwrap: Option<PathBuf>,
     pub(super) limits: ProcessLimits,
+    /// What commands leave free on the disk of the worker's folder, in bytes.
+    pub(super) min_free: u64,
     pub(super) groups: Option<cgroup::Parent>,
     /// Where relative paths of the configuration start.
     pub(super) dir: PathBuf,
@@ -93,6 +96,13 @@ pub struct Sandbox {
 }
 
 impl Guard {
+    /// Holds that there is room on the disk of a worker's folder for a command to begin.
+    pub(crate) fn has_room(&self, folder: &Path) -> Result<(), String> {
+        let Some(free) = disk::free(folder).filter(|free| *free < self.min_free) else { return Ok(()) };
+        let (dir, min) = (folder.display(), self.min_free);
+        Err(format!("{free} bytes are free on the disk of {dir}; below workspace.min_free_bytes ({min}) no job begins"))
+    }
+
     /// What the configuration says, without having tried it.
     pub(super) fn new(config: &Config, bwrap: Option<PathBuf>, groups: Option<cgroup::Parent>) -> Self {
         let of = |path: &str| {
@@ -107,6 +117,7 @@ impl Guard {
         Self {
             bwrap,
             limits: config.limits.process.clone(),
+            min_free: config.workspace.min_free_bytes,
             groups,
             dir,
             readable: config.workers.readable.clone(),
@@ -221,6 +232,11 @@ impl Sandbox {
     /// Whether it shows less than there is: not where it only sets limits.
     pub(crate) fn hides(&self) -> bool {
         self.guard.bwrap.is_some()
+    }
+
+    /// Ends when a command that runs leaves too little room on the disk: half of that below which none begins.
+    pub(crate) async fn no_room(&self) {
+        disk::below(&self.side, self.guard.min_free / 2).await;
     }
 
     /// Bounds the command's output.

@@ -55,6 +55,27 @@ async fn much_input_and_output_at_once_is_no_deadlock() {
 }
 
 #[tokio::test]
+async fn an_output_is_kept_whole_in_a_file_without_secrets() {
+    const NAME: &str = "CARGO_MANIFEST_DIR";
+    let dir = tempfile::tempdir().unwrap();
+    let whole = Whole::in_file(&dir.path().join("whole")).unwrap();
+    let mut command = sh(&format!("seq 1 9; echo ${NAME}; seq 10 99999"), LONG);
+    (command.limits, command.secrets) = (Limits { head: 10, tail: 5 }, Secrets::of(&[NAME.to_owned()]));
+    (command.env, command.whole) = (environment(&[NAME.to_owned()]), Some(whole.clone()));
+    assert!(run(&command).await.unwrap().cut);
+    whole.note("a note\n");
+    command.argv = ["printf", "no end of line"].map(OsString::from).to_vec();
+    run(&command).await.unwrap();
+    whole.note("another\n");
+    let mut kept = String::new();
+    std::io::Read::read_to_string(&mut whole.finish().unwrap(), &mut kept).unwrap();
+    assert!(!kept.contains(env!("CARGO_MANIFEST_DIR")), "{kept:.100}");
+    assert!(kept.starts_with("1\n2\n"), "{kept:.100}");
+    assert!(kept.ends_with("\n99998\n99999\na note\nno end of line\nanother\n"));
+    assert_eq!(kept.lines().filter(|line| line.parse::<u32>().is_ok()).count(), 99_999);
+}
+
+#[tokio::test]
 async fn output_over_the_limit_is_said_to_be_cut() {
     let mut command = sh("head -c 100000 /dev/zero | tr '\\0' a; echo end", LONG);
     command.limits = Limits { head: 10, tail: 5 };

@@ -27,8 +27,7 @@ pub fn agent(script: &str) -> Agent {
 
 /// The client for models.
 pub fn client() -> Client {
-    // A second test of the process finds it installed.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    refile_telemetry::process::install_tls();
     Client::new().unwrap()
 }
 
@@ -44,8 +43,9 @@ pub fn gate(name: &str, run: &str) -> Gate {
     }
 }
 
-pub fn task(place: &Place, id: &str) -> Task {
-    let new = NewTask {
+/// What is submitted of the task of this name.
+pub fn wanted(place: &Place, id: &str) -> NewTask {
+    NewTask {
         title: format!("Do {id}"),
         description: "Do it well.".to_owned(),
         repository: place.url(),
@@ -54,8 +54,11 @@ pub fn task(place: &Place, id: &str) -> Task {
         key: None,
         labels: Vec::new(),
         workflow: Workflow::default(),
-    };
-    submit(TaskId::parse(id).unwrap(), new, &Policy::default(), Timestamp(1)).task
+    }
+}
+
+pub fn task(place: &Place, id: &str) -> Task {
+    submit(TaskId::parse(id).unwrap(), wanted(place, id), &Policy::default(), Timestamp(1)).task
 }
 
 pub fn artifacts(place: &Place) -> Artifacts {
@@ -195,4 +198,13 @@ pub async fn land_change(place: &Place, task: &Task, change: &Change) -> Outcome
 pub fn site<'a>(place: &'a Place, shelf: &'a Shelf, task: &'a Task, attempt: u32, fence: u64) -> Site<'a> {
     let (workspace, config_dir) = (&place.workspace, place.root.path());
     Site { workspace, shelf, task, phase: "change", attempt, fence, config_dir }
+}
+
+/// The commit that landed.
+#[track_caller]
+pub fn landed(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Landed { commit } => commit,
+        other => panic!("{other:?}"),
+    }
 }

@@ -10,6 +10,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
 use tokio::io::AsyncWriteExt;
 
 /// A git server over HTTP that denies a service with a status.
@@ -17,6 +18,7 @@ use tokio::io::AsyncWriteExt;
 pub struct Server {
     root: PathBuf,
     denies: Arc<Mutex<Option<(u16, &'static str)>>>,
+    asks: Arc<Mutex<Option<String>>>,
 }
 
 impl Server {
@@ -25,7 +27,8 @@ impl Server {
         let name = repository.file_name().unwrap().to_str().unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/{name}", listener.local_addr().unwrap());
-        let server = Self { root: repository.parent().unwrap().to_owned(), denies: Arc::default() };
+        let server =
+            Self { root: repository.parent().unwrap().to_owned(), denies: Arc::default(), asks: Arc::default() };
         let allow = ["config", "http.receivepack", "true"];
         assert!(std::process::Command::new("git").args(allow).current_dir(repository).status().unwrap().success());
         let app = Router::new().fallback(serve).with_state(server.clone());
@@ -38,6 +41,11 @@ impl Server {
         *self.denies.lock().unwrap() = Some((status, service));
     }
 
+    /// Lets in only who has this login: the name, a colon and the password.
+    pub fn ask_for(&self, login: &str) {
+        *self.asks.lock().unwrap() = Some(format!("Basic {}", base64::prelude::BASE64_STANDARD.encode(login)));
+    }
+
     /// Denies nothing any more.
     pub fn let_in(&self) {
         *self.denies.lock().unwrap() = None;
@@ -46,7 +54,9 @@ impl Server {
 
 /// Hands a request to `git http-backend`, which speaks CGI.
 async fn serve(State(server): State<Server>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
-    let denied = *server.denies.lock().unwrap();
+    let asked = server.asks.lock().unwrap().clone();
+    let stranger = asked.is_some_and(|login| headers.get("authorization").is_none_or(|given| *given != *login));
+    let denied = if stranger { Some((401, "")) } else { *server.denies.lock().unwrap() };
     if let Some((status, service)) = denied
         && uri.to_string().contains(service)
     {

@@ -2,13 +2,15 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod fleet;
+mod git;
 pub mod git_server;
 pub mod model;
+pub mod processes;
 pub mod tools;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
+pub use git::git;
 use refile_worker::git::Mirror;
 use refile_worker::process::Guard;
 use refile_worker::workspace::Workspace;
@@ -18,20 +20,6 @@ pub struct Place {
     pub root: tempfile::TempDir,
     pub origin: PathBuf,
     pub workspace: Workspace,
-}
-
-/// Runs git as a user would and gives what it printed.
-pub fn git(dir: &Path, args: &[&str]) -> String {
-    let out = Command::new("git")
-        .args(["-c", "user.name=Ann", "-c", "user.email=ann@example.com", "-c", "commit.gpgSign=false"])
-        .args(args)
-        .current_dir(dir)
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("GIT_CONFIG_NOSYSTEM", "1")
-        .output()
-        .unwrap();
-    assert!(out.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8_lossy(&out.stdout).trim_end().to_owned()
 }
 
 impl Place {

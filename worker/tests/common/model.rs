@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -10,6 +11,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use refile_config::Provider;
 use refile_config::schema::ProviderKind;
+use refile_worker::llm::{Message, Question};
 use serde_json::{Value, json};
 
 /// One thing to say.
@@ -21,6 +23,20 @@ pub enum Say {
     Cut(String),
     /// No answer within any time.
     Nothing,
+}
+
+/// A question of these messages, as brief as can be.
+pub fn question(messages: &[Message]) -> Question<'_> {
+    Question {
+        provider: "p",
+        model: "m-1",
+        system: "Be brief.",
+        messages,
+        max_tokens: 99,
+        timeout: Duration::from_mins(1),
+        schema: None,
+        tools: &[],
+    }
 }
 
 /// What the server was asked: path, headers, body.
@@ -36,8 +52,7 @@ pub struct Model {
 impl Model {
     /// A server that says these, in order, and then nothing. `{receipt}` in a body becomes the receipt that was asked for.
     pub async fn start(say: Vec<Say>) -> Self {
-        // A second test of the process finds it installed.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        refile_telemetry::process::install_tls();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let model = Self {
             address: format!("http://{}", listener.local_addr().unwrap()),

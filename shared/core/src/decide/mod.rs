@@ -5,7 +5,7 @@
 //! - `coding`, `reviewing`, `landing`: what workers report
 //! - `person`: what people decide
 //! - `forge`: what people decide on a pull request
-//! - `draft`: the steps that all of these are made of: refile, requeue, escalate, approve, reject
+//! - `draft`: the steps that all of these are made of: refile, requeue, escalate; in `draft/ends`: approve, reject, cancel
 
 pub mod submission;
 mod coding;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use refile_core::{Queue, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::UNIT;
+use super::lanes::UNIT;
 
 /// The first pause where nobody knows how long it must be; each call that finds it must go on doubles it.
 const FIRST_PAUSE: Duration = Duration::from_secs(15);

@@ -140,15 +140,20 @@ impl Server {
         Ok(read_info(&self.0.query::<String>(&command).await?))
     }
 
+    /// Some keys of a namespace, and where the look goes on: at 0 it is over.
+    async fn scan(&mut self, cursor: u64, namespace: &str) -> Result<(u64, Vec<String>)> {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(format!("{namespace}:*")).arg("COUNT").arg(10 * BATCH);
+        self.0.query(&scan).await
+    }
+
     /// What lies under a namespace: each key with its type, how many members it has, and its bytes. Looks through every
     /// key of the server: for a benchmark's own.
     pub async fn keys(&mut self, namespace: &str) -> Result<Vec<KeySize>> {
         let mut names: Vec<String> = Vec::new();
         let mut cursor = 0_u64;
         loop {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(format!("{namespace}:*")).arg("COUNT").arg(10 * BATCH);
-            let (next, keys): (u64, Vec<String>) = self.0.query(&scan).await?;
+            let (next, keys) = self.scan(cursor, namespace).await?;
             names.extend(keys);
             cursor = next;
             if cursor == 0 {
@@ -209,9 +214,7 @@ impl Server {
     pub async fn clear(&mut self, namespace: &str) -> Result<()> {
         let mut cursor = 0_u64;
         loop {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(format!("{namespace}:*")).arg("COUNT").arg(10 * BATCH);
-            let (next, keys): (u64, Vec<String>) = self.0.query(&scan).await?;
+            let (next, keys) = self.scan(cursor, namespace).await?;
             if !keys.is_empty() {
                 let _: u64 = self.0.query(redis::cmd("UNLINK").arg(keys)).await?;
             }

@@ -15,6 +15,7 @@
 //! - `listing`: tasks in order, over all partitions
 //! - `pauses`: pauses, and calls to providers that are let through
 //! - `permits`: what keeps jobs under the limits
+//! - `watching`: jobs, events, presence, what is set aside, and whether anything was lost
 //! - `event_log`: the event logs of the partitions as one
 //! - `replies`: from the scripts' replies to the model
 //! - [`mod@bench`]: what a benchmark needs of a server
@@ -30,6 +31,7 @@ mod partition;
 mod listing;
 mod pauses;
 mod permits;
+mod watching;
 mod event_log;
 mod replies;
 
@@ -43,7 +45,7 @@ use refile_core::TaskId;
 use refile_core::count::Count;
 use tokio::sync::Mutex;
 
-use crate::model::{Lease, Receipt};
+use crate::model::Receipt;
 use crate::{OpenOptions, Result, StoreError};
 use connection::Link;
 use scripts::Script;
@@ -61,7 +63,7 @@ pub struct RedisStore {
     link: Link,
     namespace: String,
     topology: RwLock<Arc<Topology>>,
-    /// Which partition the next claim starts at.
+    /// Which partition the next call starts at that may take from any.
     turn: AtomicU32,
     permits: permits::Permits,
     /// When this process last looked for outcomes that others left, in milliseconds since `started`.
@@ -244,6 +246,13 @@ impl RedisStore {
         Ok(answers)
     }
 
+    /// The partitions, each call starting at another.
+    fn partitions_in_turn(&self) -> impl Iterator<Item = u32> + use<> {
+        let partitions = self.topology().partitions();
+        let first = self.turn.fetch_add(1, Ordering::Relaxed);
+        (0..partitions).map(move |n| first.wrapping_add(n) % partitions)
+    }
+
     async fn set_aside(&self, partition: u32, broken: &[replies::Broken]) -> Result<()> {
         if broken.is_empty() {
             return Ok(());
@@ -354,16 +363,6 @@ impl RedisStore {
 fn place_of(receipt: &Receipt) -> (u32, &str) {
     let (partition, entry) = receipt.id.split_once(':').unwrap_or(("0", &receipt.id));
     (partition.parse().unwrap_or(0), entry)
-}
-
-/// A lease as the scripts take it.
-fn lease_arguments(lease: &Lease) -> [Vec<u8>; 4] {
-    [
-        lease.task.as_str().into(),
-        lease.phase.as_str().into(),
-        lease.fence.to_string().into(),
-        owner(&lease.owner).into(),
-    ]
 }
 
 /// An owner as a stored job holds it: without spaces.

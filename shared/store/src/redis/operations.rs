@@ -3,31 +3,20 @@
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use redis::Cmd;
 use refile_core::{Queue, TaskId, Timestamp};
 
 use super::partition::Attempt;
 use super::replies;
-use super::{Place, RedisStore, event_log, lease_arguments, pauses, place_of, scripts, slices};
+use super::{Place, RedisStore, pauses, place_of, scripts, watching};
 use crate::model::{
     Admission, Claim, ClaimRequest, Commit, Committed, Cursor, Entry, Filter, JobView, Lease, LeaseState, LoggedEvent,
-    Page, Pause, PauseLength, PauseTarget, Paused, Place as JobPlace, Presence, Promoted, ProviderPart, Quarantined,
-    Receipt, Reclaimed, Report, Reported, Stats, Submitted, TakeRequest, Taken, Versioned,
+    Page, Pause, PauseLength, PauseTarget, Paused, Presence, Promoted, ProviderPart, Quarantined, Receipt, Reclaimed,
+    Report, Reported, Stats, Submitted, TakeRequest, Taken, Versioned,
 };
 use crate::{Result, Store, StoreError};
 
-/// Processes that said nothing for so long are forgotten.
-const SILENCE: Duration = Duration::from_mins(1);
-
 /// Whoever waits looks again after so long, woken or not: the end of a pause wakes nobody, and a token may get lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// What the scripts answer for a task that is not in their partition.
-const NOT_HERE: u8 = 3;
-
-fn here(answer: u8) -> Option<u8> {
-    Some(answer).filter(|a| *a != NOT_HERE)
-}
 
 #[async_trait]
 impl Store for RedisStore {
@@ -91,22 +80,8 @@ impl Store for RedisStore {
     }
 
     async fn extend(&self, leases: &[Lease], lease: Duration) -> Result<Vec<LeaseState>> {
-        let length = lease.as_millis().to_string();
-        let states = self
-            .routed(
-                leases,
-                |l| Place::Home(&l.task),
-                |partition, leases| {
-                    let mut arguments = vec![length.clone().into_bytes()];
-                    arguments.extend(leases.into_iter().flat_map(lease_arguments));
-                    async move {
-                        let reply = self.run(partition, &scripts::EXTEND, &slices(&arguments)).await?;
-                        let states: Vec<u8> = replies::read(scripts::EXTEND.name, reply)?;
-                        Ok(states.into_iter().map(here).collect())
-                    }
-                },
-            )
-            .await?;
+        let length = lease.as_millis().to_string().into_bytes();
+        let states = self.on_leases(&scripts::EXTEND, Some(length), leases).await?;
         let states: Vec<LeaseState> = states
             .into_iter()
             .map(|state| match state {
@@ -134,20 +109,7 @@ impl Store for RedisStore {
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<()> {
-        let released = self
-            .routed(
-                leases,
-                |l| Place::Home(&l.task),
-                |partition, leases| {
-                    let arguments: Vec<Vec<u8>> = leases.into_iter().flat_map(lease_arguments).collect();
-                    async move {
-                        let reply = self.run(partition, &scripts::RELEASE, &slices(&arguments)).await?;
-                        let released: Vec<u8> = replies::read(scripts::RELEASE.name, reply)?;
-                        Ok(released.into_iter().map(here).collect())
-                    }
-                },
-            )
-            .await?;
+        let released = self.on_leases(&scripts::RELEASE, None, leases).await?;
         if released.contains(&Some(1)) {
             self.wake_in_cluster(&Queue::ALL.iter().map(|q| q.as_str()).collect::<Vec<_>>()).await;
         }
@@ -160,10 +122,8 @@ impl Store for RedisStore {
         loop {
             let idle = self.idle_to_take_over(request.takeover);
             let (mut taken, mut is_broken, mut failed) = (Vec::new(), false, None);
-            let partitions = self.topology().partitions();
-            let first = self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            for n in 0..partitions {
-                let (partition, most) = (first.wrapping_add(n) % partitions, request.max - taken.len());
+            for partition in self.partitions_in_turn() {
+                let most = request.max - taken.len();
                 if most == 0 {
                     break;
                 }
@@ -265,29 +225,7 @@ impl Store for RedisStore {
     }
 
     async fn jobs(&self, task: &TaskId) -> Result<Vec<JobView>> {
-        let mut jobs = Vec::new();
-        for partition in self.topology().homes(task) {
-            let head: Option<String> =
-                self.link.query("jobs", &Cmd::hget(self.key(partition, "heads"), task.as_str())).await?;
-            let Some(head) = head else { continue };
-            let phases: Vec<&str> = head.splitn(5, ' ').nth(4).unwrap_or_default().split('\u{1f}').collect();
-            let mut command = Cmd::new();
-            command.arg("HMGET").arg(self.key(partition, "jobs"));
-            for phase in &phases {
-                command.arg(format!("{task}/{phase}"));
-            }
-            let stored: Vec<Option<Vec<u8>>> = self.link.query("jobs", &command).await?;
-            for (phase, stored) in phases.into_iter().zip(stored) {
-                let Some(stored) = stored else { continue };
-                let Some(mut job) = replies::job(phase, &String::from_utf8_lossy(&stored))? else { continue };
-                if job.place == JobPlace::Leased && !self.is_leased(partition, task, &job).await? {
-                    job.place = JobPlace::Reported;
-                }
-                jobs.push(job);
-            }
-        }
-        jobs.sort_by(|a, b| a.phase.cmp(&b.phase));
-        Ok(jobs)
+        watching::jobs(self, task).await
     }
 
     async fn stats(&self) -> Result<Stats> {
@@ -299,26 +237,7 @@ impl Store for RedisStore {
     }
 
     async fn events(&self, after: &str, max: usize) -> Result<Vec<LoggedEvent>> {
-        // A cursor of one that knows more partitions.
-        if after.split(',').count() > self.topology().partitions() as usize {
-            self.reload_topology().await?;
-        }
-        let partitions = self.topology().partitions();
-        let places = event_log::parse(after, partitions as usize);
-        let mut logs = Vec::new();
-        for (partition, place) in (0..partitions).zip(&places) {
-            let mut command = Cmd::new();
-            // One more than is wanted: of the first all notices may have been read.
-            command
-                .arg("XRANGE")
-                .arg(self.key(partition, "events"))
-                .arg(place.from())
-                .arg("+")
-                .arg("COUNT")
-                .arg(max + 1);
-            logs.push(self.link.query::<Vec<event_log::Entry>>("events", &command).await?);
-        }
-        Ok(event_log::merge(places, logs, max))
+        watching::events(self, after, max).await
     }
 
     async fn now(&self) -> Result<Timestamp> {
@@ -346,41 +265,11 @@ impl Store for RedisStore {
     }
 
     async fn presence(&self, presence: &Presence, gone: bool) -> Result<()> {
-        let payload = if gone { String::new() } else { serde_json::to_string(presence).unwrap_or_default() };
-        let silence = SILENCE.as_millis().to_string();
-        let arguments = [presence.id.as_bytes(), payload.as_bytes(), silence.as_bytes()];
-        let silent: Vec<String> =
-            replies::read(scripts::PRESENCE.name, self.run(0, &scripts::PRESENCE, &arguments).await?)?;
-        if !silent.is_empty() {
-            let names: Vec<&[u8]> = silent.iter().map(String::as_bytes).collect();
-            let mut staying = Vec::new();
-            for reply in self.run_everywhere(&scripts::FORGET, &names).await? {
-                staying.extend(replies::read::<Vec<String>>(scripts::FORGET.name, reply)?);
-            }
-            let forgotten: Vec<&String> = silent.iter().filter(|name| !staying.contains(name)).collect();
-            if !forgotten.is_empty() {
-                let mut command = Cmd::new();
-                command.arg("ZREM").arg(self.key(0, "workers:seen")).arg(forgotten);
-                self.link.query::<()>("presence", &command).await?;
-            }
-        }
-        // Every process says that it lives, so every process learns of new partitions.
-        self.reload_topology().await.map(drop)
+        watching::presence(self, presence, gone).await
     }
 
     async fn quarantined(&self) -> Result<Vec<Quarantined>> {
-        let mut kept = Vec::new();
-        for partition in 0..self.topology().partitions() {
-            let mut command = Cmd::new();
-            command.arg("HGETALL").arg(self.key(partition, "quarantine"));
-            let mut here = replies::quarantined(self.link.query("quarantined", &command).await?);
-            for one in here.iter_mut().filter(|_| partition > 0) {
-                one.id = format!("{partition}:{}", one.id);
-            }
-            kept.append(&mut here);
-        }
-        kept.sort_by(|a, b| a.id.cmp(&b.id));
-        Ok(kept)
+        watching::quarantined(self).await
     }
 
     async fn replay(&self, id: &str) -> Result<bool> {
@@ -408,28 +297,7 @@ impl Store for RedisStore {
     }
 
     async fn check(&self) -> Result<()> {
-        self.reload_topology().await?;
-        // Held over the beats, so that two checks at once see the beats in order.
-        let mut known = self.known.lock().await;
-        let mut lost = None;
-        for partition in 0..self.topology().partitions() {
-            let (epoch, beat) = self.beat(partition).await?;
-            match known.get_mut(partition as usize) {
-                None => known.push((epoch, beat)),
-                Some(before) => {
-                    if epoch != before.0 {
-                        lost = Some("its epoch is a new one, so it was flushed or started empty");
-                    } else if beat <= before.1 {
-                        lost = Some("its count of beats went back, so it was rolled back to an older state");
-                    }
-                    *before = (epoch, beat);
-                }
-            }
-        }
-        match lost {
-            None => Ok(()),
-            Some(what) => Err(StoreError::LostData { store: self.link.name().to_owned(), what: what.to_owned() }),
-        }
+        watching::check(self).await
     }
 }
 

@@ -5,10 +5,14 @@ use refile_core::TaskId;
 
 use super::operations::only_if_nothing_else;
 use super::replies::{self, Broken, Leased, Record};
-use super::{Place, RedisStore, owner, scripts, slices};
-use crate::envelope::encode;
+use super::scripts::{self, Script};
+use super::{Place, RedisStore, owner, slices};
+use crate::envelope::{apart, encode};
 use crate::model::{Claim, ClaimRequest, JobView, Lease, Place as JobPlace, Report, Taken};
 use crate::{Result, StoreError};
+
+/// What scripts that take leases answer for a task that is not in their partition.
+const NOT_HERE: u8 = 3;
 
 /// A field of many hashes' lines; nothing where there is no such line.
 type Column<T> = Vec<Option<T>>;
@@ -29,9 +33,7 @@ impl RedisStore {
     /// was claimed elsewhere would lie there until its leases run out.
     pub(super) async fn claim_once(&self, request: &ClaimRequest, lease: &str) -> Result<Attempt> {
         let (mut attempt, mut more, mut failed) = (Attempt::default(), Vec::new(), None);
-        let partitions = self.topology().partitions();
-        let first = self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        for partition in (0..partitions).map(|n| first.wrapping_add(n) % partitions) {
+        for partition in self.partitions_in_turn() {
             if attempt.claims.len() == request.max {
                 break;
             }
@@ -93,16 +95,31 @@ impl RedisStore {
             // One for each job, those included that cannot be read: they stand in the jobs' order.
             jobs.iter().map(|job| job.as_ref().ok().and_then(|_| found.next().flatten())).collect()
         };
-        let (mut claims, mut broken) = (Vec::with_capacity(jobs.len()), Vec::new());
-        for (job, record) in jobs.into_iter().zip(records) {
-            match job.and_then(|job| job.with(record, &request.owner)) {
-                Ok(claim) => claims.push(claim),
-                Err(job) => broken.push(job),
-            }
-        }
+        let claims = jobs.into_iter().zip(records);
+        let (claims, broken) = apart(claims.map(|(job, record)| job.and_then(|job| job.with(record, &request.owner))));
         self.set_aside(partition, &broken).await?;
         let (granted, over) = self.take_permits(claims, &request.limits, request.lease).await?;
         Ok((granted, over, !broken.is_empty()))
+    }
+
+    /// Runs a script that takes leases, where their tasks lie: `first`, then the leases. Its answers stand in the leases'
+    /// order; nothing for a task that is nowhere.
+    pub(super) async fn on_leases(
+        &self,
+        script: &Script,
+        first: Option<Vec<u8>>,
+        leases: &[Lease],
+    ) -> Result<Vec<Option<u8>>> {
+        let run = |partition, leases: Vec<&Lease>| {
+            let leases = leases.into_iter().flat_map(lease_arguments);
+            let arguments: Vec<Vec<u8>> = first.clone().into_iter().chain(leases).collect();
+            async move {
+                let reply = self.run(partition, script, &slices(&arguments)).await?;
+                let answers: Vec<u8> = replies::read(script.name, reply)?;
+                Ok(answers.into_iter().map(|answer| Some(answer).filter(|a| *a != NOT_HERE)).collect())
+            }
+        };
+        self.routed(leases, |lease| Place::Home(&lease.task), run).await
     }
 
     /// Whether a lease is still there: it goes with the report.
@@ -207,21 +224,11 @@ impl RedisStore {
             command.arg("STREAMS").arg(&key).arg(">");
             entries.extend(replies::entries(self.on_outcomes(partition, &command).await?)?);
         }
-        let (mut outgoing, mut broken) = (Vec::with_capacity(entries.len()), Vec::new());
-        for entry in entries {
-            match replies::outgoing(entry) {
-                Ok(outcome) => outgoing.push(outcome),
-                Err(entry) => broken.push(entry),
-            }
-        }
+        let (outgoing, mut broken) = apart(entries.into_iter().map(replies::outgoing));
         let records = self.records_in(partition, outgoing.iter().map(|o| &o.task)).await?;
-        let mut taken = Vec::with_capacity(outgoing.len());
-        for (outcome, record) in outgoing.into_iter().zip(records) {
-            match outcome.with(partition, record) {
-                Ok(outcome) => taken.push(outcome),
-                Err(outcome) => broken.push(outcome),
-            }
-        }
+        let taken = outgoing.into_iter().zip(records).map(|(outcome, record)| outcome.with(partition, record));
+        let (taken, without_record) = apart(taken);
+        broken.extend(without_record);
         Ok((taken, broken))
     }
 
@@ -261,4 +268,14 @@ impl RedisStore {
         self.routed(ids, Place::Home, |partition, ids| async move { self.records_in(partition, ids.into_iter()).await })
             .await
     }
+}
+
+/// A lease as the scripts take it.
+fn lease_arguments(lease: &Lease) -> [Vec<u8>; 4] {
+    [
+        lease.task.as_str().into(),
+        lease.phase.as_str().into(),
+        lease.fence.to_string().into(),
+        owner(&lease.owner).into(),
+    ]
 }

@@ -22,7 +22,7 @@ mod sql;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use refile_core::{TaskId, Timestamp};
@@ -30,7 +30,7 @@ use rusqlite::{Connection, ErrorCode, Transaction};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
-use crate::envelope::encode;
+use crate::envelope::{apart, encode};
 use crate::error::StoreError;
 use crate::model::{
     Admission, Claim, ClaimRequest, Commit, Committed, Cursor, Entry, Filter, JobView, Lease, LeaseState, LoggedEvent,
@@ -39,8 +39,9 @@ use crate::model::{
 };
 use crate::{Observer, Result, Store};
 use commits::{Prepared, until};
+use jobs::Leased;
 use schema::OpenError;
-use writer::{Bell, Tx, Writer};
+use writer::{Bell, Tx, Writer, now};
 
 /// Commits that are written in one go: about two milliseconds.
 const PIECE: usize = 25;
@@ -163,13 +164,7 @@ impl Store for SqliteStore {
             let request = request.clone();
             let claimed = self.write("claim", move |tx| jobs::claim(tx, &request)).await?;
             let left = deadline.saturating_duration_since(Instant::now());
-            let (mut claims, mut broken) = (Vec::with_capacity(claimed.jobs.len()), Vec::new());
-            for job in claimed.jobs {
-                match job.decode() {
-                    Ok(claim) => claims.push(claim),
-                    Err(job) => broken.push(job),
-                }
-            }
+            let (claims, broken) = apart(claimed.jobs.into_iter().map(Leased::decode));
             if !broken.is_empty() {
                 for (Lease { task, phase, .. }, reason) in &broken {
                     tracing::error!(%task, phase, reason, "a record cannot be decoded: its job is quarantined");
@@ -217,13 +212,7 @@ impl Store for SqliteStore {
             let request = request.clone();
             let took = self.write("take_outcomes", move |tx| commits::take(tx, &request)).await?;
             let left = deadline.saturating_duration_since(Instant::now());
-            let (mut taken, mut broken) = (Vec::with_capacity(took.entries.len()), Vec::new());
-            for entry in took.entries {
-                match entry.decode() {
-                    Ok(entry) => taken.push(entry),
-                    Err(entry) => broken.push(entry),
-                }
-            }
+            let (taken, broken) = apart(took.entries.into_iter().map(commits::Entry::decode));
             if !broken.is_empty() {
                 self.write("take_outcomes", move |tx| commits::set_aside(tx, &broken)).await?;
                 if taken.is_empty() {
@@ -273,7 +262,7 @@ impl Store for SqliteStore {
     }
 
     async fn stats(&self) -> Result<Stats> {
-        self.read("stats", |conn| reads::stats(conn, now())).await
+        self.read("stats", |conn| reads::stats(conn, now().0)).await
     }
 
     async fn events(&self, after: &str, max: usize) -> Result<Vec<LoggedEvent>> {
@@ -283,7 +272,7 @@ impl Store for SqliteStore {
     }
 
     async fn now(&self) -> Result<Timestamp> {
-        Ok(Timestamp(now()))
+        Ok(Timestamp(now().0))
     }
 
     async fn set_pause(&self, target: &PauseTarget, pause: Option<&Pause>) -> Result<()> {
@@ -297,7 +286,7 @@ impl Store for SqliteStore {
     }
 
     async fn pauses(&self) -> Result<Vec<Paused>> {
-        self.read("pauses", |conn| pauses::all(conn, now())).await
+        self.read("pauses", |conn| pauses::all(conn, now().0)).await
     }
 
     async fn admit(&self, entry: &Entry) -> Result<Admission> {
@@ -422,8 +411,4 @@ fn sql_error(
 /// When a wait is over that starts now. A day stands for longer ones: whoever waits may ask again.
 fn end_of(wait: Duration) -> Instant {
     Instant::now() + wait.min(Duration::from_hours(24))
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }

@@ -309,7 +309,7 @@ fn transaction(
 }
 
 /// The time, in milliseconds and in microseconds.
-fn now() -> (u64, u64) {
+pub(super) fn now() -> (u64, u64) {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (since.as_millis() as u64, since.as_micros() as u64)
 }

@@ -1,6 +1,7 @@
 //! Whether a disk is full: asked of the disk, since a failing test may print any words.
 
 use std::path::Path;
+use std::time::Duration;
 
 use nix::sys::statvfs::statvfs;
 
@@ -9,6 +10,21 @@ const NOTHING: u64 = 16 << 20;
 /// What a gate wrote last may be gone again when it has ended: where it says that the disk is full, this is little enough to
 /// believe it.
 const LITTLE: u64 = 1 << 30;
+
+/// How often it is looked while a command runs.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What can still be written on the disk of a folder, in bytes; nothing where it does not tell.
+pub(crate) fn free(folder: &Path) -> Option<u64> {
+    Room::at(folder).map(|room| room.bytes)
+}
+
+/// Ends when less than this is free on the disk of a folder.
+pub(crate) async fn below(folder: &Path, bytes: u64) {
+    while free(folder).is_none_or(|free| free >= bytes) {
+        tokio::time::sleep(LOOK).await;
+    }
+}
 
 /// What is free on a disk.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +51,7 @@ impl Room {
 
 /// Whether the disk of a tree is full, or the one for temporary files, which in the sandbox is the tree's. `said` is what a
 /// failed gate printed last.
-pub(super) fn is_full(tree: &Path, has_own_tmp: bool, said: &str) -> bool {
+pub(crate) fn is_full(tree: &Path, has_own_tmp: bool, said: &str) -> bool {
     let is_said = said.contains("No space left on device");
     let tmp = (!has_own_tmp).then(std::env::temp_dir);
     [Some(tree), tmp.as_deref()].into_iter().flatten().filter_map(Room::at).any(|room| room.is_full(is_said))
