@@ -260,6 +260,57 @@ fn git_gets_in_over_http_with_the_token_from_the_environment() {
     story.assert_nothing_leaked();
 }
 
+/// The fleet pushes to the branch by itself from now on, and what it has proposed is followed all the same; where that
+/// cannot be, it says so.
+#[test]
+fn what_was_proposed_is_followed_whatever_the_strategy_is_now() {
+    let mut story = Story::new(ForgeKind::Github, "", "", "poll = \"1s\"");
+    story.configure("cat > work.txt", "cat > $REFILE_TASK_ID.txt");
+    let fleet = story.up();
+    let (one, two) = (story.submit("One"), story.submit("Two"));
+    let ((first, _), (second, _)) = (story.proposed(&one, 1), story.proposed(&two, 1));
+    story.kill(fleet);
+    story.configure("strategy = \"pull_request\"", "strategy = \"squash\"");
+    let place = format!("kind = \"github\"\nbase_url = \"{}\"\n", story.fake.url);
+    for (old, new, why) in [
+        (place.as_str(), "", "set `kind` and `base_url` in [forge]"),
+        ("FORGE_TOKEN", "NO_TOKEN", "$NO_TOKEN is not set"),
+    ] {
+        story.configure(old, new);
+        let fleet = story.up();
+        let said = |story: &Story| -> Vec<String> {
+            let lines = story.log(fleet).lines().map(str::to_owned).collect::<Vec<_>>();
+            lines.into_iter().filter(|line| line.contains("does not see what people do")).collect()
+        };
+        until("it is told", DEADLINE, || (!said(&story).is_empty()).then_some(()));
+        // What is new goes its way, and nothing is told twice.
+        let new_one = story.submit("Another");
+        story.ended(&new_one, "merged");
+        let said = said(&story);
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!([why, &one, &two, "refile task cancel"].iter().all(|part| said[0].contains(part)), "{said:?}");
+        story.kill(fleet);
+        if new.is_empty() {
+            story.configure("[forge]\n", &format!("[forge]\n{place}"));
+        } else {
+            story.configure(new, old);
+        }
+    }
+    story.up();
+    let commit = story.fake.world().merge(first, "bob", "merged by hand").unwrap();
+    assert_eq!(story.ended(&one, "merged")["landed"], commit.as_str());
+    // The next attempt is pushed past the pull request, which is closed then.
+    story.fake.world().review(second, "ann", "CHANGES_REQUESTED", "Greet by name.", &[]);
+    let task = story.ended(&two, "merged");
+    assert_eq!(task["attempts"][0]["required_change"], "Greet by name.");
+    assert_eq!(task["landed"], git(&story.dir().join("origin.git"), &["rev-parse", "main"]));
+    until("it is closed with a word on why", DEADLINE, || {
+        let world = story.fake.world();
+        let is_told = world.comments_on(second).iter().any(|words| words.contains("was merged as"));
+        (is_told && world.pulls.iter().all(|pull| pull.state != "open")).then_some(())
+    });
+}
+
 #[test]
 fn a_drain_ends_where_people_on_the_forge_have_to_decide() {
     let story = Story::new(ForgeKind::Github, "", "", "poll = \"1s\"");

@@ -15,10 +15,9 @@ mod pull_requests;
 mod endings;
 mod issues;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use refile_config::Config;
 use refile_config::schema::Strategy;
 use refile_core::TaskId;
 use refile_core::failure::FailureKind;
@@ -56,28 +55,34 @@ struct Watch<'a> {
     ending: BTreeSet<TaskId>,
     /// What was said last of a failure, so that it is said once.
     said: BTreeSet<String>,
+    /// Whether any task has a pull request, as far as the last look at all of them tells. The first one always looks: the
+    /// configuration may have been another one when they were opened.
+    any_proposed: bool,
+    /// Whether the ends of tasks matter to pull requests.
+    follows_ends: bool,
+    /// The task with which the next look begins: the last one came no further.
+    next: Option<TaskId>,
+    /// Tasks whose pull requests are on a forge that cannot be asked, by the reason.
+    unreachable: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// Whether there is anything to look at.
-pub fn is_wanted(config: &Config) -> bool {
-    config.land.strategy == Strategy::PullRequest || config.forge.label.is_some()
-}
-
-/// Looks at the forge until `shutdown`: every `forge.poll`, and at once when told so.
+/// Looks at the forge until `shutdown`: every `forge.poll`, and at once when told so. Where changes are not proposed (any
+/// more), it costs one question to the store each time.
 pub async fn run(coordinator: &Coordinator, look: &Look, shutdown: &CancellationToken) {
-    if !is_wanted(&coordinator.config) {
-        return;
-    }
-    let forges = Forges::new(coordinator.config.clone());
+    let config = &coordinator.config;
     let mut watch = Watch {
         coordinator,
-        forges,
+        forges: Forges::new(config.clone()),
         told: BTreeSet::new(),
         read: String::new(),
         ending: BTreeSet::new(),
         said: BTreeSet::new(),
+        any_proposed: true,
+        follows_ends: config.land.strategy == Strategy::PullRequest || config.forge.label.is_some(),
+        next: None,
+        unreachable: BTreeMap::new(),
     };
-    let pause = coordinator.config.forge.poll.0;
+    let pause = config.forge.poll.0;
     let mut due = Instant::now();
     while !shutdown.is_cancelled() {
         let wanted = look.take();
@@ -85,7 +90,9 @@ pub async fn run(coordinator: &Coordinator, look: &Look, shutdown: &Cancellation
         let looking = async {
             if wanted.all || began >= due {
                 watch.pull_requests().await;
-                watch.endings().await;
+                if watch.follows_ends {
+                    watch.endings().await;
+                }
                 watch.issues().await;
                 due = Instant::now() + pause;
             } else {

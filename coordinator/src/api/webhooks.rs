@@ -12,8 +12,8 @@ use refile_config::ForgeKind;
 use refile_forge::webhook::is_signed;
 
 use super::ApiError;
+use crate::Coordinator;
 use crate::forge::look::Look;
-use crate::{Coordinator, forge};
 
 /// The largest body, in bytes. A larger one is refused, and polling sees what it was about.
 const MAX_BODY: usize = 1 << 20;
@@ -42,9 +42,6 @@ async fn receive(
     let Some(kind) = ForgeKind::parse(&kind) else {
         return Err(ApiError::not_found("there are webhooks for github, gitea and gitlab"));
     };
-    if !forge::is_wanted(config) {
-        return Err(ApiError::not_found("the fleet does not use a forge: set land.strategy or forge.label"));
-    }
     let secret = std::env::var(&config.forge.webhook_secret_env).unwrap_or_default();
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if !is_signed(kind, &secret, header, &body) {

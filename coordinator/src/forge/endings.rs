@@ -69,7 +69,7 @@ impl Watch<'_> {
         let mut is_any_over = false;
         for task in found.into_iter().flatten().map(|found| found.task) {
             is_any_over |= task.state != TaskState::Open;
-            if is_to_be_merged(&task) && self.look_in(&task).await {
+            if is_to_be_merged(&task) && self.look_in(&task).await.is_some() {
                 return;
             }
         }
@@ -81,13 +81,15 @@ impl Watch<'_> {
     /// Says what became of a task on its open pull requests and the commits that they show, once, with what reviewers said
     /// last; closes those of a task that is over.
     async fn end(&mut self, task: &Task) -> Result<(), LookError> {
-        // What has landed closed its pull request by that.
-        if matches!(task.state, TaskState::Merged | TaskState::Accepted) {
-            return Ok(());
-        }
         let Some(outcome) = text::outcome(task) else { return Ok(()) };
         let marker = text::outcome_marker(task);
         for (phase, known) in task.phases.iter().filter_map(|phase| Some((phase, phase.pull_request.as_ref()?))) {
+            // What has landed closed its pull request by that, unless that shows another commit: where the fleet does not
+            // propose changes any more, the next attempt was pushed past it.
+            let has_landed = matches!(task.state, TaskState::Merged | TaskState::Accepted);
+            if has_landed && phase.approval.as_ref().is_none_or(|approval| approval.head == known.head) {
+                continue;
+            }
             let told = format!("{marker} {}", known.number);
             if self.told.contains(&told) {
                 continue;
@@ -98,7 +100,10 @@ impl Watch<'_> {
                 tell_verdicts(forge.as_ref(), known.number, task, phase).await?;
                 // The comment comes last: where it stands all is said.
                 if !is_told(forge.as_ref(), on, &marker).await? {
-                    tell_status(forge.as_ref(), task, known, Verdict::Failure, &text::status_by_end(task)).await?;
+                    if !has_landed {
+                        let words = text::status_by_end(task);
+                        tell_status(forge.as_ref(), task, known, Verdict::Failure, &words).await?;
+                    }
                     comment_once(forge.as_ref(), on, &marker, &outcome).await?;
                 }
                 if task.state.is_final() {

@@ -1,72 +1,152 @@
 //! Pull requests that people on the forge decide on.
 
 use refile_config::schema::Strategy;
+use refile_core::count::Count;
 use refile_core::event::News;
 use refile_core::failure::FailureKind;
-use refile_core::task::PullRequest;
-use refile_core::{Event, Phase, PhaseState, Refusal, Task, TaskState};
-use refile_forge::{Forge, ForgeError, Merge, State, Verdict, text};
-use refile_store::Filter;
+use refile_core::task::{Job, PullRequest};
+use refile_core::{Event, Phase, PhaseState, Refusal, Task, TaskId, TaskState};
+use refile_forge::{Forge, ForgeError, Merge, State, Verdict, set_status, text};
+use refile_store::{Filter, StoreError};
 
 use super::{LookError, Watch};
 use crate::apply::{ApplyError, apply};
 
 /// Tasks that are read from the store at a time.
 const PAGE: usize = 500;
+/// Tasks that are looked at with one reading.
+const AT_ONCE: usize = 50;
+/// Tasks that one line of the log names.
+const MAX_TOLD: usize = 20;
 
 impl Watch<'_> {
-    /// Looks at every pull request of a task that is not over.
+    /// Looks at every pull request of a task that is not over, whatever the strategy is now. After a rate limit the next look
+    /// goes on where this one ended, so that each has its turn.
     pub(super) async fn pull_requests(&mut self) {
-        let config = &self.coordinator.config;
-        if config.land.strategy != Strategy::PullRequest {
-            return;
-        }
-        let filter = Filter { states: vec![TaskState::Open, TaskState::Escalated], ..Filter::default() };
-        let mut cursor = None;
-        loop {
-            let page = match self.coordinator.store.list(&filter, cursor, PAGE).await {
-                Ok(page) => page,
+        let mut ids = match self.all_proposed().await {
+            Ok(ids) => ids,
+            Err(error) => {
+                self.note("the tasks could not be read", Err(error.into()));
+                return;
+            }
+        };
+        self.any_proposed = !ids.is_empty();
+        self.follows_ends |= self.any_proposed;
+        self.unreachable.clear();
+        ids.sort_unstable();
+        let first = self.next.take().map_or(0, |next| ids.partition_point(|id| *id < next));
+        ids.rotate_left(first);
+        for chunk in ids.chunks(AT_ONCE) {
+            let found = match self.coordinator.store.tasks(chunk).await {
+                Ok(found) => found,
                 Err(error) => {
+                    self.next = chunk.first().cloned();
                     self.note("the tasks could not be read", Err(error.into()));
                     return;
                 }
             };
-            for task in &page.tasks {
-                if self.look_in(task).await {
+            for task in found.into_iter().flatten().map(|found| found.task) {
+                if let Some(limit) = self.look_in(&task).await {
+                    // One that was asked for first and does not get through must not keep the others waiting.
+                    let is_stuck = limit.status.is_some() && ids.first() == Some(&task.id);
+                    self.next = if is_stuck { ids.get(1).cloned() } else { Some(task.id) };
                     return;
                 }
             }
+        }
+        self.tell_unreachable();
+    }
+
+    /// The tasks that are not over and have a pull request. Where changes are not proposed, there are none but those that
+    /// were proposed before: then all tasks are read only while there are some, or the store counts one.
+    async fn all_proposed(&self) -> Result<Vec<TaskId>, StoreError> {
+        let store = &self.coordinator.store;
+        if self.coordinator.config.land.strategy != Strategy::PullRequest && !self.any_proposed {
+            let waiting = Count::new("pull_requests_waiting", &[]).key();
+            if store.stats().await?.counts.get(&waiting).is_none_or(|waiting| *waiting <= 0) {
+                return Ok(Vec::new());
+            }
+        }
+        let filter = Filter { states: vec![TaskState::Open, TaskState::Escalated], ..Filter::default() };
+        let (mut ids, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = store.list(&filter, cursor, PAGE).await?;
+            ids.extend(page.tasks.into_iter().filter(|task| proposed(task).is_some()).map(|task| task.id));
             cursor = page.next;
             if cursor.is_none() {
-                return;
+                return Ok(ids);
             }
         }
     }
 
-    /// Looks at a task's pull request, if it has one. Tells whether the forge wants to be left alone.
-    pub(super) async fn look_in(&mut self, task: &Task) -> bool {
-        let Some((phase, known)) = proposed(task) else { return false };
+    /// Says once which pull requests nobody looks at, and what to do.
+    fn tell_unreachable(&mut self) {
+        for (why, tasks) in &self.unreachable {
+            let named: Vec<&str> = tasks.iter().take(MAX_TOLD).map(String::as_str).collect();
+            let more = match tasks.len() - named.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let tasks = format!("{}{more}", named.join(", "));
+            if self.said.insert(format!("unreachable: {why}: {tasks}")) {
+                tracing::error!(
+                    "the pull requests of these tasks wait, and the fleet does not see what people do with them: {tasks}; \
+                     {why}; put back what [forge] and the environment said when they were opened and start the coordinator \
+                     anew, or end the tasks with `refile task cancel`"
+                );
+            }
+        }
+        if self.unreachable.is_empty() {
+            self.said.retain(|said| !said.starts_with("unreachable: "));
+        }
+    }
+
+    /// Looks at a task's pull request, if it has one. Gives the error where the forge wants to be left alone.
+    pub(super) async fn look_in(&mut self, task: &Task) -> Option<ForgeError> {
+        let (phase, known) = proposed(task)?;
+        self.any_proposed = true;
+        self.follows_ends = true;
         let looked = self.look_at(task, phase, known).await;
-        let is_limited = matches!(&looked, Err(LookError::Forge(e)) if e.kind == FailureKind::RateLimit);
+        let limit = match &looked {
+            Err(LookError::Forge(error)) if error.kind == FailureKind::RateLimit => Some(error.clone()),
+            _ => None,
+        };
         let name = format!("pull request {} of task {}", known.number, task.id);
         if self.note(&name, looked) {
             self.said.retain(|said| !said.starts_with(&name));
         }
-        is_limited
+        limit
     }
 
-    async fn look_at(&self, task: &Task, phase: &Phase, known: &PullRequest) -> Result<(), LookError> {
-        let forge = self.forges.of(&task.repository)?;
-        let news = match self.news(forge.as_ref(), task, phase, known).await {
+    async fn look_at(&mut self, task: &Task, phase: &Phase, known: &PullRequest) -> Result<(), LookError> {
+        let forge = self.forges.of(&task.repository);
+        let seen = match &forge {
+            Ok(forge) => self.news(forge.as_ref(), task, phase, known).await,
+            Err(error) => Err(error.clone().into()),
+        };
+        if let Err(LookError::Forge(error)) = &seen
+            && is_unasked(error)
+        {
+            // All of them are told in one line.
+            let name = format!("{} ({})", task.id, known.url);
+            self.unreachable.entry(error.detail.clone()).or_default().insert(name);
+        }
+        let news = match seen {
             // It does not pass by itself, and the task must not wait for the fleet without a word.
             Err(LookError::Forge(error)) if known.waits && known.auto && is_for_people(&error) => {
                 Some(News::NotYet { why: error.detail })
             }
+            Err(LookError::Forge(error)) if is_unasked(&error) => None,
             seen => seen?,
         };
         let Some(news) = news else { return Ok(()) };
+        // What a worker pushes past its pull request loses that one's branch, and with it the forge closes it: nobody's no.
+        let is_pushed = phase.job == Some(Job::Land) && self.coordinator.config.land.strategy != Strategy::PullRequest;
+        if is_pushed && matches!(news, News::Closed { .. }) {
+            return Ok(());
+        }
         // Before it counts: then a worker may begin, and has the last word.
-        if let Some((verdict, words)) = text::status_by_news(&news)
+        if let (Ok(forge), Some((verdict, words))) = (&forge, text::status_by_news(&news))
             && self.waits_still(task, phase, known).await?
         {
             tell_status(forge.as_ref(), task, known, verdict, &words).await?;
@@ -76,8 +156,13 @@ impl Watch<'_> {
         let event = Event::Forge { phase: phase.name.clone(), number: known.number, news };
         let policy = self.coordinator.config.policy();
         match apply(self.coordinator.store.as_ref(), &policy, &task.id, &event).await {
-            Ok(_) if is_over => tidy(forge.as_ref(), task, known).await,
-            Ok(_) => {}
+            Ok(_) => {
+                if let Ok(forge) = forge.as_ref()
+                    && is_over
+                {
+                    tidy(forge.as_ref(), task, known).await;
+                }
+            }
             // Another coordinator was quicker, or the task went on meanwhile.
             Err(ApplyError::Refused(Refusal::Stale(why))) => {
                 let now = self.read(task).await?.map(|task| task.state);
@@ -168,6 +253,11 @@ pub(super) fn is_for_people(error: &ForgeError) -> bool {
     matches!(error.kind, FailureKind::Auth | FailureKind::Repository | FailureKind::Configuration)
 }
 
+/// Whether it could not even be asked: the configuration or the environment says no more where it is, or with which token.
+fn is_unasked(error: &ForgeError) -> bool {
+    error.status.is_none() && matches!(error.kind, FailureKind::Auth | FailureKind::Configuration)
+}
+
 /// Says on the commit that a pull request shows how the fleet stands to it. Nothing waits for that, except for a forge that
 /// wants to be left alone.
 pub(super) async fn tell_status(
@@ -177,7 +267,7 @@ pub(super) async fn tell_status(
     verdict: Verdict,
     words: &str,
 ) -> Result<(), ForgeError> {
-    match forge.status(&known.head, verdict, words).await {
+    match set_status(forge, &known.head, verdict, words).await {
         Err(error) if error.kind != FailureKind::RateLimit => {
             tracing::warn!(task = %task.id, commit = known.head, %error, "the commit's status could not be set");
             Ok(())

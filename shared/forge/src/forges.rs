@@ -6,7 +6,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use refile_config::schema::Strategy;
 use refile_config::{Config, ForgeKind};
 use refile_core::failure::FailureKind;
 
@@ -51,11 +50,8 @@ impl Forges {
         })
     }
 
-    /// How git gets into a repository over HTTP, where the fleet lands by pull requests and has a token.
+    /// How git gets into a repository over HTTP, where it is known which forge that lies on and there is a token.
     pub fn login(&self, repository: &str) -> Option<Login> {
-        if self.config.land.strategy != Strategy::PullRequest {
-            return None;
-        }
         let place = Place::of(&self.config, repository).ok()?;
         let token = (self.environment)(&place.token_env)?;
         Login::new(place.kind, &place.api, repository, (&place.token_env, token.trim()))

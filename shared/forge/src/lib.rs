@@ -42,6 +42,10 @@ pub use place::Place;
 const LOOKS: u32 = 20;
 /// The pause between two such looks.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+/// How often a status is tried.
+const STATUS_TRIES: u32 = 3;
+/// The pause between two such tries.
+const BETWEEN_STATUS_TRIES: Duration = Duration::from_secs(1);
 /// How many comments are added at a time.
 const MAX_COMMENTS: usize = 30;
 
@@ -186,7 +190,7 @@ pub trait Forge: Debug + Send + Sync {
     /// Adds a comment. [`comment_once`] adds it only once.
     async fn comment(&self, on: Thread, text: &str) -> Result<()>;
 
-    /// Says something of a commit.
+    /// Says something of a commit, once; [`set_status`] tries again.
     async fn status(&self, commit: &str, verdict: Verdict, words: &str) -> Result<()>;
 
     /// Merges a pull request as one commit, if its head is this one.
@@ -236,6 +240,22 @@ async fn shown(forge: &dyn Forge, mut found: PullRequest, head: &str) -> Result<
     }
     let what = format!("{} shows {}, and what was pushed is {head}", found.url, found.head);
     Err(ForgeError::new(FailureKind::Repository, what))
+}
+
+/// Says something of a commit, and says it again where the forge was not there for a moment: a status that is missed is not
+/// told again, and a rule of the project may ask for it. A caller for whom it is in vain goes on all the same.
+pub async fn set_status(forge: &dyn Forge, commit: &str, verdict: Verdict, words: &str) -> Result<()> {
+    let mut told = forge.status(commit, verdict, words).await;
+    for _ in 1..STATUS_TRIES {
+        let passes =
+            |e: &ForgeError| matches!(e.kind, FailureKind::Network | FailureKind::Timeout | FailureKind::Overloaded);
+        if !told.as_ref().is_err_and(passes) {
+            break;
+        }
+        tokio::time::sleep(BETWEEN_STATUS_TRIES).await;
+        told = forge.status(commit, verdict, words).await;
+    }
+    told
 }
 
 /// Tells each verdict of a phase below its pull request, once. What people said on the forge is there already.

@@ -11,7 +11,9 @@ use axum::http::Method;
 use fake::{Fake, PROJECT, TOKEN, git};
 use refile_config::{Config, ForgeKind};
 use refile_core::failure::{Failure, FailureKind};
-use refile_forge::{Forge, Forges, Merge, Message, Proposal, State, Thread, Verdict, comment_once, propose};
+use refile_forge::{
+    Forge, Forges, Merge, Message, Proposal, State, Thread, Verdict, comment_once, propose, set_status,
+};
 
 type Headers = Vec<(&'static str, String)>;
 
@@ -121,6 +123,17 @@ async fn a_comment_is_said_once() {
             }
             assert_eq!(fake.world().comments_on(number), ["<!-- refile task=t1 -->\nwords"]);
         }
+    }
+}
+
+#[tokio::test]
+async fn a_status_is_tried_again_where_that_may_help() {
+    for (status, times, tries) in [(502, 1, 2), (503, 9, 3), (403, 9, 1), (429, 9, 1)] {
+        let Place { fake, forge, head, .. } = &place(ForgeKind::Github);
+        fake.fault(Method::POST, "/statuses/", status, times);
+        let told = set_status(forge.as_ref(), head, Verdict::Success, "words").await;
+        assert_eq!((told.is_ok(), fake.world().statuses.len()), (times == 1, usize::from(times == 1)), "{status}");
+        assert_eq!(fake.world().asked(&Method::POST, "/statuses/"), tries, "{status}");
     }
 }
 

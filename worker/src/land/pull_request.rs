@@ -10,15 +10,14 @@ use refile_core::event::News;
 use refile_core::failure::{Failure, FailureKind};
 use refile_core::task::PullRequest;
 use refile_core::{Outcome, Phase};
-use refile_forge::{Forge, ForgeError, Forges, Proposal, State, Thread, Verdict, comment_once, tell_verdicts, text};
+use refile_forge::{
+    Forge, ForgeError, Forges, Proposal, State, Thread, Verdict, comment_once, set_status, tell_verdicts, text,
+};
 
 use super::fit::Fit;
 use super::{LandJob, Leases};
 use crate::code::git;
 use crate::git::{Expected, GitError, Mirror, Push, names};
-
-/// What is said of a status that the forge does not take.
-const STATUS_UNSET: &str = "the commit's status could not be set";
 
 /// Proposes an approved change on its forge. `leases` knows the one job.
 pub async fn propose(job: &LandJob<'_>, forges: &Forges, merging: Merging, leases: &dyn Leases) -> Outcome {
@@ -87,10 +86,8 @@ async fn proposed(
     };
     require(leases).await?;
     let pull_request = refile_forge::propose(forge.as_ref(), &proposal).await?;
-    let said = forge.status(&approval.head, Verdict::Success, &text::status(approval)).await;
-    optional(job, STATUS_UNSET, said)?;
-    let said = tell_verdicts(forge.as_ref(), pull_request.number, task, phase).await;
-    optional(job, "the verdicts could not be told", said)?;
+    say(job, forge.as_ref(), &approval.head, Verdict::Success, &text::status(approval)).await;
+    tell(job, forge.as_ref(), pull_request.number, phase).await?;
     let open = PullRequest {
         number: pull_request.number,
         url: pull_request.url,
@@ -218,22 +215,22 @@ async fn publish(job: &LandJob<'_>, mirror: &Mirror, phase: &Phase, branch: &str
     }
 }
 
-/// Says on a commit that it is not let through for now. What the gates said must not be lost for that: it is not tried again.
+/// Says on a commit how the fleet stands to it. Neither what the gates said nor the proposal must be lost for that.
 async fn say(job: &LandJob<'_>, forge: &dyn Forge, commit: &str, verdict: Verdict, words: &str) {
-    if let Err(error) = forge.status(commit, verdict, words).await {
-        tracing::warn!(task = %job.site.task.id, commit, %error, "{STATUS_UNSET}");
+    if let Err(error) = set_status(forge, commit, verdict, words).await {
+        tracing::warn!(task = %job.site.task.id, commit, %error, "the commit's status could not be set");
     }
 }
 
-/// A token that may not do this, or a commit that the forge does not know, does not hold up the change.
-fn optional(job: &LandJob<'_>, what: &str, said: Result<(), ForgeError>) -> Result<(), Failure> {
-    match said {
+/// Tells the verdicts below a pull request. A token that may not do this does not hold up the change.
+async fn tell(job: &LandJob<'_>, forge: &dyn Forge, number: u64, phase: &Phase) -> Result<(), Failure> {
+    match tell_verdicts(forge, number, job.site.task, phase).await {
         Err(error)
             if matches!(error.kind, FailureKind::Auth | FailureKind::Repository) && error.status != Some(401) =>
         {
-            tracing::warn!(task = %job.site.task.id, %error, "{what}");
+            tracing::warn!(task = %job.site.task.id, %error, "the verdicts could not be told");
             Ok(())
         }
-        said => Ok(said?),
+        told => Ok(told?),
     }
 }

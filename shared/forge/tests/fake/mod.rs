@@ -104,6 +104,8 @@ pub struct World {
     pub meanwhile: Vec<Meanwhile>,
     /// Requests that are carried out and not answered while this stands.
     pub silent: Option<(Method, &'static str)>,
+    /// After how many requests the next one is answered that the limit is used up, each time anew; and how many are left.
+    pub quota: Option<(usize, usize)>,
     /// Those who may look and speak, and not write.
     pub strangers: Vec<String>,
     /// Method and path of every request, and the status that it got.
@@ -280,6 +282,7 @@ impl Fake {
             faults: Vec::new(),
             meanwhile: Vec::new(),
             silent: None,
+            quota: None,
             strangers: Vec::new(),
             requests: Vec::new(),
             next: 0,
@@ -412,6 +415,9 @@ fn answer(
     let (status, more, text) = if let Some(fault) = fault {
         fault.times -= 1;
         (fault.status, fault.headers.clone(), fault.body.clone())
+    } else if let Some((of, 0)) = world.quota {
+        world.quota = Some((of, of));
+        (429, vec![("retry-after", "1".to_owned())], r#"{"message":"rate limit"}"#.to_owned())
     } else if wire::is_authorized(world.kind, headers) {
         world.refresh();
         let body = serde_json::from_slice(body).unwrap_or(Value::Null);
@@ -422,6 +428,9 @@ fn answer(
     };
     let tag =
         format!("\"{:x}\"", text.bytes().fold(7_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into())));
+    if status != 429 {
+        world.quota = world.quota.map(|(of, left)| (of, left.saturating_sub(1)));
+    }
     let is_known = headers.get("if-none-match").is_some_and(|given| given.to_str().unwrap() == tag);
     let (status, text) = if status == 200 && is_known { (304, String::new()) } else { (status, text) };
     world.requests.push((method, path, status));
