@@ -2,8 +2,7 @@
 
 use crate::figures::{AtRate, Figures, Points, Throughput, Wait};
 use crate::svg::{Line, Plot, number};
-use crate::targets::{short, targets};
-use crate::trees::TOGETHER;
+use crate::targets::{TOGETHER, short, targets};
 
 /// The headings, in their order.
 pub(crate) const HEADINGS: [&str; 11] = [

@@ -1,7 +1,9 @@
 //! What is aimed at, and whether it was reached: computed from the figures.
 
 use crate::figures::{Figures, Growth};
-use crate::trees::TOGETHER;
+
+/// Attempts that begin together.
+pub(crate) const TOGETHER: usize = 4;
 
 /// A bound that a figure is to keep.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -11,10 +11,8 @@ use refile_worker::process::Guard;
 use refile_worker::workspace::{Claim, Workspace};
 
 use crate::figures::{Trees, median};
+use crate::targets::TOGETHER;
 use crate::{Sizes, say};
-
-/// Attempts that begin together.
-pub(crate) const TOGETHER: usize = 4;
 
 /// Makes trees from nothing and from what was checked out ahead, one and several at a time.
 pub(crate) async fn trees(sizes: &Sizes) -> anyhow::Result<Trees> {
