@@ -144,6 +144,9 @@ async fn one(
             }
         }
     }
+    if let Some(note) = baseline::hint(gates, gate, &said, base, changed).await {
+        said.output = format!("{}\n{note}\n", said.output.trim_end());
+    }
     let log = keep(gates, gate, &said.output).await?;
     Ok(Some(GateReport {
         name: gate.name.clone(),
