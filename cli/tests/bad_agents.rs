@@ -189,8 +189,8 @@ fn one_that_ignores_sigterm_is_killed_with_all_that_it_started_and_a_person_is_a
 #[test]
 fn one_that_deletes_its_git_folder_has_its_change_taken() {
     let place = confined(
-        "rm -rf .git; echo x > new.txt",
-        "[[gates]]\nname = \"test\"\nrun = \"test -f new.txt && test ! -e .git\"\n",
+        "rm -rf .git; test ! -e .git && echo x > new.txt",
+        "[[gates]]\nname = \"test\"\nrun = \"test -f new.txt\"\n",
     );
     Done::of(&place).merged(1);
     assert_eq!(place.git(&["show", "main:new.txt"]), "x");
@@ -411,8 +411,32 @@ fn an_agent_is_paid_once_however_often_its_gate_cannot_run() {
     let shown = place.json(&["task", "show", &done.task]);
     let attempts = shown["attempts"].as_array().unwrap();
     assert_eq!((&shown["state"], attempts.len(), paid()), (&"merged".into(), 1, 1), "{shown:#}");
-    assert_eq!(std::fs::read_to_string(place.path("ran")).unwrap(), "ran\n");
+    // On the attempt, and before the landing.
+    assert_eq!(std::fs::read_to_string(place.path("ran")).unwrap(), "ran\nran\n");
     assert!(place.ok(&["task", "log", &done.task, "--full"]).contains("transcript"));
+}
+
+/// The base does not move: what passed in the agent's tree is tried once more without what git ignores.
+#[test]
+fn one_whose_change_needs_what_git_ignores_does_not_land_and_is_told_why() {
+    let agent =
+        "mkdir -p deps; echo lib > deps/lib.txt; echo x > new.txt; ! grep -q 'fresh checkout' || rm -f .gitignore";
+    let place = confined(agent, "[[gates]]\nname = \"test\"\nrun = \"cat deps/lib.txt\"\n");
+    place.write("repo/.gitignore", "deps/\n");
+    place.git(&["add", "--all"]);
+    place.git(&["commit", "--quiet", "--message=Ignore what is installed"]);
+    let done = Done::of(&place);
+    done.merged(2);
+    let first = &done.attempts()[0];
+    let demand = "Fix the failing tests listed in the gate output";
+    assert_eq!((&first["outcome"], &first["required_change"]), (&"landing_rejected".into(), &demand.into()), "{done}");
+    let prompt = done.attempts()[1]["prompt"].as_str().unwrap();
+    for said in [demand, "deps/lib.txt", "the gate `test` ran on a fresh checkout, without the ignored files"] {
+        assert!(prompt.contains(said), "{prompt}");
+    }
+    // A clean clone passes.
+    git(place.dir.path(), &["clone", "--quiet", "repo", "clone"]);
+    assert_eq!(std::fs::read_to_string(place.path("clone/deps/lib.txt")).unwrap(), "lib\n");
 }
 
 #[test]

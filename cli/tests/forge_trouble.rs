@@ -71,6 +71,28 @@ fn what_was_gated_on_an_older_base_is_gated_again_before_the_fleet_merges_it() {
     }
 }
 
+/// A gate that passed by what the agent left beside its change: nothing is proposed, though the base has not moved.
+#[test]
+fn what_only_passes_with_what_git_ignores_is_not_proposed() {
+    let gate = "[[gates]]\nname = \"test\"\nrun = \"grep lib deps.log\"";
+    let mut story = Story::new(ForgeKind::Github, "max_attempts = 1", gate, "poll = \"1s\"");
+    let first = story.dir().join("first");
+    std::fs::write(first.join(".gitignore"), "*.log\n").unwrap();
+    git(&first, &["add", "-A"]);
+    git(&first, &["commit", "-q", "-m", "ignore logs"]);
+    git(&first, &["push", "-q", "../origin.git", "HEAD:main"]);
+    let file = story.dir().join("refile.toml");
+    let config = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, config.replace("cat > work.txt", "cat > work.txt; echo lib > deps.log")).unwrap();
+    story.up();
+    let id = story.submit("Say hello");
+    let task = story.ended(&id, "escalated");
+    let attempt = &task["attempts"][0];
+    assert_eq!(attempt["outcome"], "landing_rejected", "{task:#}");
+    assert!(attempt.to_string().contains("fresh checkout"), "{attempt:#}");
+    assert_eq!(story.fake.world().pulls.len(), 0);
+}
+
 /// The base moves and nothing is wrong: the gates run once more, and the fleet merges.
 #[test]
 fn a_base_that_moved_holds_up_a_merge_for_one_run_of_the_gates() {

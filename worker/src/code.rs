@@ -184,7 +184,7 @@ async fn worked(job: &CodeJob<'_>, mirror: &Mirror, run: &mut Run) -> Result<Res
     Ok(Ok(Left { tree, base, head, branch, conflicts: start.conflicts, summary }))
 }
 
-/// Makes a change of what the agent left, runs the gates on it and publishes it.
+/// Makes a change of what the agent left, runs the gates on it and publishes what the diff policy lets pass.
 async fn judged(
     job: &CodeJob<'_>,
     mirror: &Mirror,
@@ -212,7 +212,7 @@ async fn judged(
     }
 }
 
-/// Runs the gates on a change and publishes it. The reports are those of the gates so far, also where it fails.
+/// Runs the gates on a change and publishes it where it may be. The reports are those of the gates so far, also where it fails.
 async fn checked(
     job: &CodeJob<'_>,
     mirror: &Mirror,
@@ -242,7 +242,11 @@ async fn checked(
             reports.extend(configured(job, mirror, tree, base, &files).await?);
         }
     }
-    publish(mirror, change).await
+    if is_allowed {
+        return publish(mirror, change).await;
+    }
+    // A forge's CI may run on what is pushed. The worker's copy of the repository has it for the next attempt.
+    Ok(())
 }
 
 /// What the configured gates say.

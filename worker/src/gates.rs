@@ -141,6 +141,9 @@ async fn one(
             }
         }
     }
+    if let Some(note) = baseline::hint(gates, gate, &said, base, changed).await {
+        said.add(&format!("{note}\n"));
+    }
     Ok(Some(GateReport {
         name: gate.name.clone(),
         passed: said.passed,

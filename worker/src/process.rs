@@ -6,6 +6,7 @@
 //! # Layout
 //! - `sandbox`: what a command may reach and use up
 //! - `etc`: what of `/etc` is shown where the worker is root
+//! - `caches`: what Cargo has downloaded, for commands that add to it
 //! - `probe`: tries the sandbox at the start, and says what holds
 //! - `cgroup`: control groups, where they can be made
 //! - `capture`: the beginning and the end of an output, and the whole of it in a file
@@ -14,6 +15,7 @@
 
 mod sandbox;
 mod etc;
+mod caches;
 mod probe;
 mod cgroup;
 mod capture;

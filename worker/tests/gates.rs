@@ -247,3 +247,45 @@ async fn all_that_a_gate_printed_is_kept_and_its_end_goes_into_the_rejection() {
     let change = log.split_once("\n\n[on the change]\n").unwrap().1;
     assert!(change.starts_with(&run) && change.contains("it is not held against the change"), "{:?}", &change[..50]);
 }
+
+#[tokio::test]
+async fn a_gate_that_fails_again_says_whether_the_base_does_too() {
+    let place = Place::new();
+    place.commit(&[("old.bad", "x\n")]);
+    let task = task(&place, "t1");
+    let count = place.root.path().join("runs");
+    let runs = || std::fs::read_to_string(&count).unwrap_or_default().lines().count();
+    let counted = gate("lint", &format!("echo >> {}; ! ls *.bad", count.display()));
+    let note = "[the gate `lint` fails on the untouched base as well: see whether it can run here at all";
+    // The first attempt looks at no base; of the others it is looked at once.
+    for (number, is_told, seen) in [(1, false, 1), (2, true, 3), (3, true, 4)] {
+        let report = said(one(number, "echo x > new.txt", counted.clone()).run(&place, &task).await);
+        assert!(!report.passed, "the verdict stays");
+        assert_eq!((report.output.contains(note), runs()), (is_told, seen), "{}", report.output);
+        let log = artifacts(&place).get(report.log.as_ref().unwrap()).await.unwrap().unwrap();
+        assert_eq!(String::from_utf8_lossy(&log).contains(note), is_told);
+    }
+    // Not where the base is well, nor where it lacks what the change brings.
+    place.commit(&[("old.bad", "")]);
+    let report = said(one(4, "echo x > x.bad", counted).run(&place, &task).await);
+    assert!(!report.passed && !report.output.contains("untouched base"), "{}", report.output);
+    let report = said(one(5, "echo 'exit 1' > new.sh", gate("lint", "sh ./new.sh")).run(&place, &task).await);
+    assert!(!report.passed && !report.output.contains("untouched base"), "{}", report.output);
+}
+
+#[tokio::test]
+async fn the_base_is_tried_with_what_the_gates_before_make() {
+    let place = Place::new();
+    place.commit(&[("old.bad", "x\n")]);
+    let task = task(&place, "t1");
+    let mut attempt = Try::script("echo x > new.bad");
+    let needing = gate("test", "cat made.txt && test ! -e new.bad");
+    attempt.gates = vec![gate("install", "echo made > made.txt"), Gate { baseline: Baseline::Warn, ..needing }];
+    let report = said(attempt.run(&place, &task).await);
+    assert!(!report.passed, "the base would pass: {}", report.output);
+    // What earlier gates do is part of what is known of a base.
+    (attempt.attempt, attempt.gates[0].run) = (2, "true".to_owned());
+    attempt.agent = agent("echo x > new.txt");
+    let report = said(attempt.run(&place, &task).await);
+    assert!(report.passed && report.output.contains("not held against the change"), "{}", report.output);
+}

@@ -18,8 +18,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use common::Place;
 use common::fleet::{Try, artifacts, gate, task};
+use common::{Place, git};
 use refile_config::bounds::DiffPolicy;
 use refile_core::{Outcome, TaskId};
 use refile_worker::git::{Expected, Mirror, Tree, require_branch, require_version};
@@ -301,7 +301,38 @@ async fn the_diff_policy_names_the_path_or_the_size() {
         let (gates, said) = gates_of(&place, &attempt).await;
         assert_eq!(gates.last(), Some(&("diff_policy".to_owned(), false)), "{script}: {gates:?}");
         assert!(said.contains(says), "{script}: {said}");
+        // A forge's CI may run on what is pushed, with the repository's secrets.
+        assert_eq!(place.branches(), ["main"], "{script}");
     }
+}
+
+#[tokio::test]
+async fn what_the_diff_policy_turned_down_is_gone_on_from_where_it_is_known() {
+    let place = Place::bare();
+    let policy = DiffPolicy { forbidden: vec![".ci/**".to_owned()], ..DiffPolicy::default() };
+    let mut first = Try::script("mkdir .ci; echo evil > .ci/run.yml; echo x > new.txt");
+    first.diff_policy = policy.clone();
+    // Nor is it pushed where all gates are to run.
+    (first.keep_going, first.gates) = (true, vec![gate("test", "true")]);
+    let Outcome::Coded { change, gates, .. } = first.run(&place, &task(&place, "t1")).await else {
+        panic!("no change")
+    };
+    let said: Vec<_> = gates.iter().map(|g| (g.name.as_str(), g.passed)).collect();
+    let all = [("empty_diff", true), ("diff_policy", false), ("merge_conflict", true), ("test", true)];
+    assert_eq!((said.as_slice(), place.branches()), (all.as_slice(), vec!["main".to_owned()]));
+    let diff = artifacts(&place).get(change.diff.as_ref().unwrap()).await.unwrap().unwrap();
+    assert!(String::from_utf8_lossy(&diff).contains("+evil"));
+    let mut next = Try::script("test -f new.txt && rm .ci/run.yml");
+    (next.attempt, next.continue_from, next.diff_policy) = (2, Some(&change), policy);
+    let mended = next.change(&place, &task(&place, "t1")).await;
+    assert_eq!((place.branches().len(), mended.files), (2, 1));
+    // Nothing of what was turned down came with it.
+    assert_eq!(git(&place.origin, &["log", "--format=%H", &mended.branch, "--", ".ci"]), "");
+    // Another machine does not have it: there the next attempt starts from the base.
+    std::fs::remove_dir_all(place.workspace.dir().join("mirrors")).unwrap();
+    let mut elsewhere = Try::script("test ! -e new.txt && echo y > other.txt");
+    (elsewhere.attempt, elsewhere.continue_from) = (3, Some(&change));
+    assert_eq!(elsewhere.change(&place, &task(&place, "t1")).await.files, 1);
 }
 
 #[tokio::test]

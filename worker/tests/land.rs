@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::fleet::{Try, approval, gate, land_change, land_with, landed, task};
+use common::fleet::{Approved, Try, approval, gate, land_change, land_with, landed, task};
 use common::{Place, git};
 use refile_core::failure::FailureKind;
 use refile_core::task::Approval;
@@ -54,6 +54,55 @@ async fn a_moved_base_with_the_same_patch_lands_after_the_gates_ran_on_the_merge
     landed(land_with(&place, &task, &change, &approval(&change), &gates).await);
     assert_eq!(git(&place.origin, &["rev-parse", "main^"]), base);
     assert_eq!((place.show("main:other.txt"), place.show("main:new.txt")), ("o".to_owned(), "x".to_owned()));
+}
+
+/// The base has not moved: the gates of the attempt ran on the same commit, in a tree with more in it.
+#[tokio::test]
+async fn what_only_passes_with_what_git_ignores_does_not_land() {
+    let place = Place::bare();
+    let base = place.commit(&[(".gitignore", "deps/\n")]);
+    let task = task(&place, "t1");
+    let gates = [gate("lint", "true"), gate("test", "cat deps/lib.txt")];
+    let mut attempt = Try::script("mkdir deps; echo lib > deps/lib.txt; echo x > new.txt");
+    attempt.gates = gates.to_vec();
+    let change = attempt.change(&place, &task).await;
+    assert_eq!((change.base_commit.as_str(), change.files), (base.as_str(), 1));
+    let outcome = land_with(&place, &task, &change, &approval(&change), &gates).await;
+    let Outcome::LandingRejected { gate: failed } = outcome else { panic!("{outcome:?}") };
+    assert_eq!((failed.name.as_str(), failed.passed), ("test", false));
+    for words in
+        ["deps/lib.txt", "the landing on `main`", "the gate `test` ran on a fresh checkout, without the ignored"]
+    {
+        assert!(failed.output.contains(words), "{}", failed.output);
+    }
+    assert_eq!(place.head("main"), base);
+
+    // A gate may make what it needs; and where there is none, no tree is made.
+    let made = [gate("install", "mkdir deps; echo lib > deps/lib.txt"), gate("test", "cat deps/lib.txt")];
+    landed(land_with(&place, &task, &change, &approval(&change), &made).await);
+    let next = Approved::new(&place, "t2", "echo x > two.txt").await;
+    let trees = place.workspace.dir().join("trees");
+    std::fs::remove_dir_all(&trees).unwrap();
+    std::fs::write(&trees, "no folder").unwrap();
+    landed(land_change(&place, &next.task, &next.change).await);
+}
+
+/// What the diff policy turns down stays on the worker's machine; a person may approve it all the same.
+#[tokio::test]
+async fn a_person_may_land_what_was_never_pushed() {
+    let place = Place::bare();
+    let base = place.head("main");
+    let task = task(&place, "t1");
+    let mut attempt = Try::script("echo x > new.lock");
+    attempt.diff_policy.forbidden = vec!["*.lock".to_owned()];
+    let Outcome::Coded { change, .. } = attempt.run(&place, &task).await else { panic!("no change") };
+    assert_eq!(place.branches(), ["main"]);
+    let outcome = land_change(&place, &task, &change).await;
+    assert!(matches!(&outcome, Outcome::LandingFailed { failure } if failure.detail.contains("has no branch")));
+    assert_eq!(place.head("main"), base);
+    let approval = Approval { overrides_gates: true, ..approval(&change) };
+    landed(land_with(&place, &task, &change, &approval, &[]).await);
+    assert_eq!(place.show("main:new.lock"), "x");
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod guesses;
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -104,17 +105,18 @@ command = ["python3", "review.py"]
         base = toml_string(base),
     );
     let guessed = guesses::guesses(dir);
-    for Guess { file, gate, run } in &guessed {
-        let run = toml_string(run);
-        text.extend([
-            "\n[[gates]]                    # guessed from ",
-            file,
-            "\nname = \"",
-            gate,
-            "\"\nrun = ",
-            &run,
-            "\n",
-        ]);
+    for guess in &guessed {
+        let Guess { file, gate, run, network } = guess;
+        let _ = write!(text, "\n[[gates]]                    # guessed from {file}");
+        if guess.is_setup() {
+            text.push_str(": it brings what the gates after it need, in each new checkout");
+        }
+        let _ = write!(text, "\nname = \"{gate}\"\nrun = {}\n", toml_string(run));
+        if *network {
+            text.push_str("network = true               # gates have none by default\n");
+            // Where it is the tests that fetch, a second run could hide that they fail now and then.
+            text.push_str(if guess.is_setup() { "retries = 2                  # it fails now and then\n" } else { "" });
+        }
     }
     if guessed.is_empty() {
         text.push_str("\n# Checks that need no model; a change that fails one goes back without a review:\n# [[gates]]\n# name = \"test\"\n# run = \"make test\"\n");

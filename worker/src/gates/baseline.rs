@@ -1,18 +1,20 @@
-//! What a gate says of the untouched base: looked at where a gate with `baseline = "warn"` or `"ignore"` failed on a change.
+//! What a gate says of the untouched base: looked at where a gate with `baseline = "warn"` or `"ignore"` failed on a change,
+//! and where any gate did in an attempt that is not the first.
 //!
 //! A gate runs on a base commit once for all workers that share a folder. What it said is kept there, by the repository, the
 //! commit and the gate's command; a lock keeps two workers from finding it out at the same time.
 
+use std::fmt::Write as _;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use refile_config::Gate;
+use refile_config::{Baseline, Gate};
 use refile_core::failure::{Failure, FailureKind};
 use serde::{Deserialize, Serialize};
 
 use super::programs::Missing;
-use super::{Gates, Said, runs};
+use super::{Gates, Said, brings, runs};
 use crate::agent::digest;
 use crate::git::Mirror;
 use crate::workspace::Workspace;
@@ -52,7 +54,8 @@ pub(super) async fn on_base(gates: &Gates<'_>, bases: Bases<'_>, gate: &Gate, ba
         Failure::new(FailureKind::Configuration, format!("cannot use {}: {error}", dir.display()))
     };
     std::fs::create_dir_all(&dir).map_err(wrong)?;
-    let file = dir.join(format!("{}.json", name(gate, &bases.mirror.shown(), base, &bases.workspace.terms())));
+    let name = name(gates.gates, gate, &bases.mirror.shown(), base, &bases.workspace.terms());
+    let file = dir.join(format!("{name}.json"));
     if let Some(known) = read(&file) {
         return Ok(known);
     }
@@ -68,6 +71,35 @@ pub(super) async fn on_base(gates: &Gates<'_>, bases: Bases<'_>, gate: &Gate, ba
     Ok(found)
 }
 
+/// What is told of a gate that failed again where the change alone is held to account: whether the base fails as well. It may
+/// be that it cannot run here at all; the verdict stays.
+pub(super) async fn hint(
+    gates: &Gates<'_>,
+    gate: &Gate,
+    said: &Said,
+    base: &str,
+    changed: &[String],
+) -> Option<String> {
+    if said.passed || gate.baseline != Baseline::Fail || gates.claim.attempt < 2 {
+        return None;
+    }
+    let look = async {
+        let is_own = brings(gates, gate, base, changed).await?;
+        Ok::<_, Failure>(!is_own && !on_base(gates, gates.bases, gate, base).await?.passes)
+    };
+    let fails = look.await.unwrap_or_else(|failure| {
+        tracing::warn!(gate = gate.name, %failure, "the gate could not be tried on the untouched base");
+        false
+    });
+    fails.then(|| {
+        format!(
+            "[the gate `{}` fails on the untouched base as well: see whether it can run here at all, e.g. for want of \
+             dependencies or network]",
+            gate.name
+        )
+    })
+}
+
 /// What a gate says of a base now, whatever is known.
 pub(super) async fn anew(gates: &Gates<'_>, bases: Bases<'_>, gate: &Gate, base: &str) -> Result<OnBase, Failure> {
     tracing::info!(gate = gate.name, base, "the gate is run on the untouched base");
@@ -75,16 +107,28 @@ pub(super) async fn anew(gates: &Gates<'_>, bases: Bases<'_>, gate: &Gate, base:
     let Bases { workspace, mirror, branch } = bases;
     let part = Some("baseline");
     let tree = workspace.tree_of(part, mirror, gates.claim, branch, base, base).await.map_err(failure)?;
+    // One gate may install what the next one needs.
+    for earlier in before(gates.gates, gate) {
+        runs(gates, earlier, &tree, base).await?;
+    }
     let Said { passed, output, missing, .. } = runs(gates, gate, &tree, base).await?;
     // What it runs may come with the change. That is no failure which the base has as well.
     Ok(OnBase { passes: passed || missing.is_some(), output, missing })
 }
 
+/// The gates that run in a tree before another one.
+fn before<'a>(gates: &'a [Gate], gate: &Gate) -> impl Iterator<Item = &'a Gate> {
+    gates.iter().take_while(|earlier| earlier.name != gate.name)
+}
+
 /// The name of what is known: nothing that can change what a gate says may be the same under one name.
-fn name(gate: &Gate, repository: &str, base: &str, terms: &str) -> String {
-    let Gate { run, timeout, retries, network, .. } = gate;
-    let (timeout, network) = (timeout.as_millis(), network.unwrap_or(false));
-    digest(format!("{repository}\n{base}\n{terms}\n{network}\n{timeout}\n{retries}\n{run}"))
+fn name(gates: &[Gate], gate: &Gate, repository: &str, base: &str, terms: &str) -> String {
+    let mut all = format!("{repository}\n{base}\n{terms}");
+    for Gate { run, timeout, retries, network, .. } in before(gates, gate).chain([gate]) {
+        let (timeout, network) = (timeout.as_millis(), network.unwrap_or(false));
+        let _ = write!(all, "\n{network}\n{timeout}\n{retries}\n{run}");
+    }
+    digest(all)
 }
 
 fn read(file: &Path) -> Option<OnBase> {

@@ -205,13 +205,8 @@ impl<'a> Batch<'a> {
 
     async fn failed_gate(&self, mirror: &Mirror, base: &str, links: &[Link]) -> Result<Option<GateReport>, Failure> {
         let Some(last) = links.last() else { return Ok(None) };
-        let job = &self.jobs[last.job];
-        if links.len() == 1 && job.change.base_commit == base {
-            // They ran on exactly this when the attempt was made.
-            return Ok(None);
-        }
         let tree = mirror.tree_of(&last.commit).await.map_err(git)?;
-        job.failed_gate(mirror, base, &tree).await
+        self.jobs[last.job].failed_gate(mirror, base, &tree).await
     }
 
     /// Whether one of these is no longer this worker's; it is dropped.

@@ -2,7 +2,7 @@
 
 use refile_core::Outcome;
 use refile_core::failure::{Failure, FailureKind};
-use refile_core::gate::GateReport;
+use refile_core::gate::{GateReport, output_tail};
 
 use super::LandJob;
 use crate::code::{describe, git, message, publish};
@@ -73,7 +73,15 @@ impl LandJob<'_> {
     /// somebody pushed to the branch since, gates and reviewers judge what is there now: gives its outcome.
     pub(super) async fn check_approved(&self, mirror: &Mirror, base: &str) -> Result<Option<Outcome>, Failure> {
         let LandJob { change, approval, .. } = *self;
-        let found = mirror.fetch(&change.branch).await.map_err(git)?;
+        let found = match mirror.fetch(&change.branch).await {
+            // What the diff policy turned down was never pushed, and a person approved it.
+            Err(GitError::NoBranch { .. })
+                if approval.overrides_gates && mirror.has(&approval.head).await.map_err(git)? =>
+            {
+                approval.head.clone()
+            }
+            found => found.map_err(git)?,
+        };
         names::commit(&change.base_commit).map_err(git)?;
         if change.head != approval.head {
             let (head, approved) = (&change.head, &approval.head);
@@ -97,7 +105,7 @@ impl LandJob<'_> {
         Ok(None)
     }
 
-    /// The first gate that fails on a tree.
+    /// The first gate that fails on a tree that nobody has worked in: an attempt's own holds what git ignores as well.
     pub(super) async fn failed_gate(
         &self,
         mirror: &Mirror,
@@ -114,7 +122,16 @@ impl LandJob<'_> {
         let secrets = self.site.workspace.secrets();
         let configured = Gates { gates: self.gates, keep_going: false, shelf: self.site.shelf, claim, bases, secrets };
         let reports = gates::run(&configured, &tree, base, &files).await?;
-        Ok(reports.into_iter().find(|report| !report.passed))
+        let mut failed = reports.into_iter().find(|report| !report.passed);
+        if let Some(report) = &mut failed {
+            let note = format!(
+                "[before the landing on `{}` the gate `{}` ran on a fresh checkout, without the ignored files that an attempt \
+                 leaves: what it needs must be kept in the repository, or be made by a gate]",
+                self.site.task.base, report.name
+            );
+            report.output = output_tail(format!("{}\n{note}", report.output).trim_start());
+        }
+        Ok(failed)
     }
 
     /// Removes the task's attempt branches. They are of no use any more, and a failure to remove them changes nothing.

@@ -175,9 +175,6 @@ fn ended(found: refile_forge::PullRequest, phase: &Phase, branch: &str) -> Optio
 
 /// Why the change does not go onto the base as it is now, if it does not.
 async fn misfit(job: &LandJob<'_>, mirror: &Mirror, base: &str) -> Result<Option<Outcome>, Failure> {
-    if base == job.change.base_commit {
-        return Ok(None);
-    }
     match job.fit(mirror, base).await.map_err(git)? {
         Fit::Same(tree) => {
             let failed = job.failed_gate(mirror, base, &tree).await?;

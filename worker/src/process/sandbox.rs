@@ -11,7 +11,7 @@ use std::sync::Arc;
 use refile_config::Config;
 use refile_config::bounds::ProcessLimits;
 
-use super::{Command, Limits, cgroup, etc};
+use super::{Command, Limits, caches, cgroup, etc};
 use crate::disk;
 
 /// The system's folders: they hold programs and their settings, and no work.
@@ -47,10 +47,10 @@ const TOOLS: &[&str] = &[
     ".m2/repository",
 ];
 
-/// The folders beside a tree that a command in the sandbox is given as `/tmp`, as `/dev/shm` and as its home.
-const OWN: [&str; 3] = ["tmp", "shm", "home"];
+/// The folders beside a tree that a command in the sandbox is given as `/tmp`, as `/dev/shm`, as its home and as Cargo's caches.
+const OWN: [&str; 4] = ["tmp", "shm", "home", "cargo"];
 /// The same for gates: what an agent puts into its own must not make them pass.
-const OF_GATES: [&str; 3] = ["gate-tmp", "gate-shm", "gate-home"];
+const OF_GATES: [&str; 4] = ["gate-tmp", "gate-shm", "gate-home", "gate-cargo"];
 /// What the host hands to a command: its prompt, a diff.
 pub(crate) const GIVEN: &str = "given";
 
@@ -271,7 +271,7 @@ impl Sandbox {
     /// The sandbox's file system. What comes later lies on top of what came before.
     fn mounts(&self, command: &Command) -> std::io::Result<Vec<OsString>> {
         let own = if self.is_gate { OF_GATES } else { OWN };
-        let [tmp, shm, own_home] = own.map(|name| self.side.join(name));
+        let [tmp, shm, own_home, own_cargo] = own.map(|name| self.side.join(name));
         for folder in [&tmp, &shm, &own_home, &self.side.join(GIVEN)] {
             std::fs::create_dir_all(folder)?;
         }
@@ -310,6 +310,14 @@ impl Sandbox {
             of.put("--bind", &own_home, home);
             for tool in TOOLS {
                 of.read(&home.join(tool));
+            }
+            // What one gate fetches is there for the next one, which may have no network.
+            if (self.is_gate || self.network) && caches::make(&own_cargo, &self.tree, home) {
+                for part in caches::PARTS {
+                    let place = home.join(".cargo").join(part);
+                    of.put("--ro-bind-try", &place, &Path::new(caches::SHOWN).join(part));
+                    of.put("--bind-try", &own_cargo.join(part), &place);
+                }
             }
         }
         // Where the names of hosts are looked up may lie outside of `/etc`.

@@ -13,33 +13,68 @@ pub(super) struct Guess {
     pub(super) gate: &'static str,
     /// What it runs.
     pub(super) run: String,
+    /// It fetches something.
+    pub(super) network: bool,
 }
 
-/// The gates that the files of a folder suggest, each name once: lint, then build, then test.
+impl Guess {
+    /// Whether it checks nothing itself: it brings what the gates after it need.
+    pub(super) fn is_setup(&self) -> bool {
+        !CHECKS.contains(&self.gate)
+    }
+
+    fn with_network(self) -> Self {
+        Self { network: true, ..self }
+    }
+}
+
+/// The gates that check something, in their order.
+const CHECKS: [&str; 3] = ["lint", "build", "test"];
+
+/// The gates that the files of a folder suggest, each name once: what must be fetched, then lint, build and test.
 pub(super) fn guesses(dir: &Path) -> Vec<Guess> {
-    let all = [rust, go, node, python, java, make].into_iter().flat_map(|language| language(dir)).collect::<Vec<_>>();
-    let first = |gate: &str| all.iter().find(|guess| guess.gate == gate).cloned();
-    ["lint", "build", "test"].into_iter().filter_map(first).collect()
+    let all = [rust, go, node, python, java, make].map(|language| language(dir));
+    let first = |gate: &str| {
+        let found = |(at, guesses): (usize, &Vec<Guess>)| Some((at, guesses.iter().find(|g| g.gate == gate)?.clone()));
+        all.iter().enumerate().find_map(found)
+    };
+    let checks: Vec<(usize, Guess)> = CHECKS.into_iter().filter_map(first).collect();
+    let is_used = |language: usize| checks.iter().any(|(at, _)| *at == language);
+    let used = all.iter().enumerate().filter(|(at, _)| is_used(*at)).flat_map(|(_, guesses)| guesses);
+    used.filter(|guess| guess.is_setup()).cloned().chain(checks.iter().map(|(_, check)| check.clone())).collect()
 }
 
 fn guess(file: &'static str, gate: &'static str, run: impl Into<String>) -> Guess {
-    Guess { file, gate, run: run.into() }
+    Guess { file, gate, run: run.into(), network: false }
 }
 
 fn text(dir: &Path, file: &str) -> Option<String> {
     std::fs::read_to_string(dir.join(file)).ok()
 }
 
+/// Whether a file is there and git is not told to ignore it: a gate sees what is in the repository.
+fn is_kept(dir: &Path, file: &str) -> bool {
+    let is_it = |line: &str| line.trim().trim_start_matches('/') == file;
+    dir.join(file).exists() && !text(dir, ".gitignore").is_some_and(|ignored| ignored.lines().any(is_it))
+}
+
 fn rust(dir: &Path) -> Vec<Guess> {
     const FILE: &str = "Cargo.toml";
-    if !dir.join(FILE).exists() {
-        return Vec::new();
-    }
-    let all = if text(dir, FILE).is_some_and(|t| t.contains("[workspace]")) { " --workspace" } else { "" };
-    vec![
+    const LOCK: &str = "Cargo.lock";
+    let Some(manifest) = text(dir, FILE) else { return Vec::new() };
+    let is_workspace = manifest.contains("[workspace]");
+    let all = if is_workspace { " --workspace" } else { "" };
+    let fetch = if is_kept(dir, LOCK) {
+        text(dir, LOCK).filter(|lock| lock.contains("\nsource = ")).map(|_| "cargo fetch --locked")
+    } else {
+        (is_workspace || manifest.contains("dependencies")).then_some("cargo fetch")
+    };
+    let mut found: Vec<Guess> = fetch.map(|run| guess(FILE, "fetch", run).with_network()).into_iter().collect();
+    found.extend([
         guess(FILE, "lint", format!("cargo clippy{all} --all-targets -- -D warnings")),
         guess(FILE, "test", format!("cargo test{all}")),
-    ]
+    ]);
+    found
 }
 
 fn go(dir: &Path) -> Vec<Guess> {
@@ -60,37 +95,114 @@ fn node(dir: &Path) -> Vec<Guess> {
     let Some(package) = text(dir, FILE).and_then(|t| serde_json::from_str::<Value>(&t).ok()) else { return Vec::new() };
     let managers = [("pnpm-lock.yaml", "pnpm"), ("yarn.lock", "yarn"), ("bun.lock", "bun"), ("bun.lockb", "bun")];
     let manager = managers.iter().find(|(lock, _)| dir.join(lock).exists()).map_or("npm", |(_, manager)| *manager);
+    let needs = |kind: &str| match package.get(kind) {
+        Some(Value::Object(needed)) => !needed.is_empty(),
+        Some(Value::Array(needed)) => !needed.is_empty(),
+        _ => false,
+    };
+    let install = match manager {
+        "pnpm" | "bun" => format!("{manager} install --frozen-lockfile"),
+        // The first version knows the option by another name.
+        "yarn" if text(dir, "yarn.lock").is_some_and(|lock| lock.contains("# yarn lockfile v1")) => {
+            "yarn install --frozen-lockfile".to_owned()
+        }
+        "yarn" => "yarn install --immutable".to_owned(),
+        _ if ["package-lock.json", "npm-shrinkwrap.json"].iter().any(|lock| is_kept(dir, lock)) => "npm ci".to_owned(),
+        _ => "npm install".to_owned(),
+    };
     let is_there = |name: &&str| {
         let script = package.pointer(&format!("/scripts/{name}")).and_then(Value::as_str);
         script.is_some_and(|script| !script.trim().is_empty() && !script.contains("no test specified"))
     };
-    ["lint", "build", "test"]
-        .into_iter()
-        .filter(is_there)
-        .map(|name| guess(FILE, name, format!("{manager} run {name}")))
-        .collect()
+    let has_needs = ["dependencies", "devDependencies", "optionalDependencies", "workspaces"].into_iter().any(needs);
+    let setup = has_needs.then(|| guess(FILE, "install", install).with_network());
+    let scripts = CHECKS.into_iter().filter(is_there).map(|name| guess(FILE, name, format!("{manager} run {name}")));
+    setup.into_iter().chain(scripts).collect()
 }
 
+/// What has dependencies gets a virtual environment in its tree, which the gates use.
 fn python(dir: &Path) -> Vec<Guess> {
     const PROJECTS: [&str; 5] = ["pyproject.toml", "setup.cfg", "tox.ini", "setup.py", "requirements.txt"];
     let Some(file) = PROJECTS.into_iter().chain(["pytest.ini"]).find(|file| dir.join(file).exists()) else {
         return Vec::new();
     };
     let says = |word: &str| PROJECTS.iter().any(|file| text(dir, file).is_some_and(|t| t.contains(word)));
-    let mut found = Vec::new();
-    if dir.join("ruff.toml").exists() || says("[tool.ruff") {
-        found.push(guess(file, "lint", "ruff check ."));
-    } else if dir.join(".flake8").exists() || says("[flake8]") {
-        found.push(guess(file, "lint", "python3 -m flake8"));
-    }
-    if dir.join("pytest.ini").exists() || dir.join("conftest.py").exists() || says("pytest") {
-        found.push(guess(file, "test", "python3 -m pytest"));
-    } else if let Some(tests) = ["tests", "test"].into_iter().find(|tests| dir.join(tests).is_dir()) {
-        found.push(guess(file, "test", format!("python3 -m unittest discover -s {tests}")));
-    }
-    found
+    let linter = if dir.join("ruff.toml").exists() || says("[tool.ruff") {
+        Some("ruff")
+    } else {
+        (dir.join(".flake8").exists() || says("[flake8]")).then_some("flake8")
+    };
+    let is_pytest = dir.join("pytest.ini").exists() || dir.join("conftest.py").exists() || says("pytest");
+    let tools: Vec<&str> = linter.into_iter().chain(is_pytest.then_some("pytest")).collect();
+    let setup = python_install(dir, &tools).map(|run| guess(file, "venv", run).with_network());
+    let python = if setup.is_some() { ".venv/bin/python" } else { "python3" };
+    let lint = linter.map(|linter| match (linter, &setup) {
+        ("ruff", None) => "ruff check .".to_owned(),
+        ("ruff", Some(_)) => format!("{python} -m ruff check ."),
+        (_, None) => format!("{python} -m flake8"),
+        (_, Some(_)) => format!("{python} -m flake8 --extend-exclude .venv"),
+    });
+    let tests = ["tests", "test"].into_iter().find(|tests| dir.join(tests).is_dir());
+    let test = match tests {
+        _ if is_pytest => Some(format!("{python} -m pytest")),
+        tests => tests.map(|tests| format!("{python} -m unittest discover -s {tests}")),
+    };
+    let checks = lint.map(|run| guess(file, "lint", run)).into_iter().chain(test.map(|run| guess(file, "test", run)));
+    setup.into_iter().chain(checks).collect()
 }
 
+/// What makes the virtual environment with these tools in it, where there is something else to install.
+fn python_install(dir: &Path, tools: &[&str]) -> Option<String> {
+    const REQUIREMENTS: [&str; 5] = [
+        "requirements.txt",
+        "requirements-dev.txt",
+        "requirements-test.txt",
+        "dev-requirements.txt",
+        "test-requirements.txt",
+    ];
+    if is_kept(dir, "uv.lock") {
+        let lock = text(dir, "uv.lock").unwrap_or_default();
+        let missing: Vec<&str> =
+            tools.iter().filter(|tool| !lock.contains(&format!("name = \"{tool}\""))).copied().collect();
+        let more = if missing.is_empty() { String::new() } else { format!(" && uv pip install {}", missing.join(" ")) };
+        return Some(format!("uv sync --locked --all-extras --all-groups{more}"));
+    }
+    let names_some = |t: String| t.lines().any(|line| !line.trim().is_empty() && !line.trim().starts_with('#'));
+    let mut wanted: Vec<String> = REQUIREMENTS
+        .iter()
+        .filter(|file| text(dir, file).is_some_and(names_some))
+        .map(|file| format!("-r {file}"))
+        .collect();
+    let project = text(dir, "pyproject.toml").and_then(|t| t.parse::<toml::Table>().ok()).unwrap_or_default();
+    let at = |keys: &[&str]| {
+        let (first, rest) = keys.split_first()?;
+        rest.iter().try_fold(project.get(*first)?, |value, key| value.get(key))
+    };
+    let is_some = |value: Option<&toml::Value>| match value {
+        Some(toml::Value::Array(all)) => !all.is_empty(),
+        Some(toml::Value::Table(all)) => all.keys().any(|name| name != "python"),
+        _ => false,
+    };
+    let extras: Vec<&str> = ["dev", "test", "tests", "testing"]
+        .into_iter()
+        .filter(|extra| is_some(at(&["project", "optional-dependencies", extra])))
+        .collect();
+    let is_project = is_some(at(&["project", "dependencies"]))
+        || is_some(at(&["tool", "poetry", "dependencies"]))
+        || ["setup.py", "setup.cfg"].iter().any(|file| text(dir, file).is_some_and(|t| t.contains("install_requires")));
+    if !extras.is_empty() {
+        wanted.push(format!("-e '.[{}]'", extras.join(",")));
+    } else if is_project {
+        wanted.push("-e .".to_owned());
+    }
+    if wanted.is_empty() {
+        return None;
+    }
+    wanted.extend(tools.iter().map(|tool| (*tool).to_owned()));
+    Some(format!("python3 -m venv --clear .venv && .venv/bin/pip install --quiet {}", wanted.join(" ")))
+}
+
+/// Build tools that fetch what they need while they build.
 fn java(dir: &Path) -> Vec<Guess> {
     for (file, wrapper, program, arguments) in [
         ("pom.xml", "mvnw", "mvn", "--batch-mode --quiet test"),
@@ -100,7 +212,7 @@ fn java(dir: &Path) -> Vec<Guess> {
         if dir.join(file).exists() {
             let own = format!("./{wrapper}");
             let program = if dir.join(wrapper).exists() { own.as_str() } else { program };
-            return vec![guess(file, "test", format!("{program} {arguments}"))];
+            return vec![guess(file, "test", format!("{program} {arguments}")).with_network()];
         }
     }
     Vec::new()
@@ -147,7 +259,15 @@ mod tests {
         let clippy = "cargo clippy --all-targets -- -D warnings";
         check(&[("Cargo.toml", "[package]")], &[("lint", clippy), ("test", "cargo test")]);
         let whole = "cargo clippy --workspace --all-targets -- -D warnings";
-        check(&[("Cargo.toml", "[workspace]")], &[("lint", whole), ("test", "cargo test --workspace")]);
+        let workspace = [("fetch", "cargo fetch"), ("lint", whole), ("test", "cargo test --workspace")];
+        check(&[("Cargo.toml", "[workspace]")], &workspace);
+        let fetched = "[[package]]\nname = \"a\"\nsource = \"registry+x\"\n";
+        let locked = [("fetch", "cargo fetch --locked"), ("lint", clippy), ("test", "cargo test")];
+        check(&[("Cargo.toml", "[package]"), ("Cargo.lock", fetched)], &locked);
+        let unlocked = [("fetch", "cargo fetch"), ("lint", clippy), ("test", "cargo test")];
+        let ignored = [("Cargo.toml", "[dependencies]"), ("Cargo.lock", fetched), (".gitignore", "/Cargo.lock\n")];
+        check(&ignored, &unlocked);
+        check(&[("Cargo.toml", "[package]"), ("Cargo.lock", "[[package]]\nname = \"a\"\n")], &locked[1..]);
         let go = [("lint", "go vet ./..."), ("build", "go build ./..."), ("test", "go test ./...")];
         check(&[("go.mod", "module x")], &go);
         let scripts = r#"{"scripts": {"lint": "eslint .", "test": "vitest", "start": "x"}}"#;
@@ -156,12 +276,54 @@ mod tests {
             &[("package.json", scripts), ("pnpm-lock.yaml", "")],
             &[("lint", "pnpm run lint"), ("test", "pnpm run test")],
         );
+        let needing = r#"{"scripts": {"test": "vitest"}, "devDependencies": {"vitest": "3"}}"#;
+        for (lock, text, install) in [
+            ("package-lock.json", "", "npm ci"),
+            ("pnpm-lock.yaml", "", "pnpm install --frozen-lockfile"),
+            ("yarn.lock", "# yarn lockfile v1\n", "yarn install --frozen-lockfile"),
+            ("yarn.lock", "__metadata:\n", "yarn install --immutable"),
+            ("bun.lock", "", "bun install --frozen-lockfile"),
+            ("no.lock", "", "npm install"),
+        ] {
+            let test = format!("{} run test", install.split(' ').next().unwrap());
+            check(&[("package.json", needing), (lock, text)], &[("install", install), ("test", &test)]);
+        }
         check(
             &[("pyproject.toml", "[tool.ruff]\n[tool.pytest.ini_options]\n")],
             &[("lint", "ruff check ."), ("test", "python3 -m pytest")],
         );
         check(&[("setup.py", ""), ("tests/test_x.py", "")], &[("test", "python3 -m unittest discover -s tests")]);
-        check(&[("requirements.txt", "pytest==8\n")], &[("test", "python3 -m pytest")]);
+        let pip = "python3 -m venv --clear .venv && .venv/bin/pip install --quiet";
+        check(
+            &[("requirements.txt", "pytest==8\n")],
+            &[("venv", &format!("{pip} -r requirements.txt pytest")), ("test", ".venv/bin/python -m pytest")],
+        );
+        let project =
+            "[project]\nname = \"x\"\ndependencies = [\"a\"]\noptional-dependencies.test = [\"pytest\"]\n[tool.ruff]\n";
+        check(
+            &[("pyproject.toml", project)],
+            &[
+                ("venv", &format!("{pip} -e '.[test]' ruff pytest")),
+                ("lint", ".venv/bin/python -m ruff check ."),
+                ("test", ".venv/bin/python -m pytest"),
+            ],
+        );
+        check(
+            &[("pyproject.toml", project), ("uv.lock", "name = \"pytest\"\nname = \"ruff\"\n")],
+            &[
+                ("venv", "uv sync --locked --all-extras --all-groups"),
+                ("lint", ".venv/bin/python -m ruff check ."),
+                ("test", ".venv/bin/python -m pytest"),
+            ],
+        );
+        check(
+            &[("setup.py", "install_requires=['a']"), (".flake8", ""), ("tests/test_x.py", "")],
+            &[
+                ("venv", &format!("{pip} -e . flake8")),
+                ("lint", ".venv/bin/python -m flake8 --extend-exclude .venv"),
+                ("test", ".venv/bin/python -m unittest discover -s tests"),
+            ],
+        );
         check(&[("pom.xml", "")], &[("test", "mvn --batch-mode --quiet test")]);
         check(&[("pom.xml", ""), ("mvnw", "")], &[("test", "./mvnw --batch-mode --quiet test")]);
         check(&[("build.gradle.kts", ""), ("gradlew", "")], &[("test", "./gradlew test")]);
@@ -174,6 +336,9 @@ mod tests {
         // A language's own tools go before its Makefile; the Makefile adds what they lack.
         let both = [("lint", clippy), ("build", "make build"), ("test", "cargo test")];
         check(&[("Cargo.toml", ""), ("Makefile", "build:\n\tx\ntest:\n\ty\n")], &both);
+        // What a language needs is fetched only where one of its checks is taken.
+        let beside = [("Cargo.toml", ""), ("package.json", needing)];
+        check(&beside, &[("lint", clippy), ("test", "cargo test")]);
     }
 
     #[test]
