@@ -36,6 +36,7 @@ pub(crate) struct Fleet {
     store: Arc<dyn Store>,
     parts: JoinSet<Result<(), Failure>>,
     shutdown: CancellationToken,
+    workspace: Workspace,
 }
 
 /// What a fleet is made of.
@@ -92,7 +93,8 @@ impl Fleet {
         let (coder, reviewer) =
             (worker(Role::Coder, config.workers.coders)?, worker(Role::Reviewer, config.workers.reviewers)?);
         let mut running = JoinSet::new();
-        let figures = (store.clone(), metrics.clone(), shutdown.clone(), coder.workspace.clone());
+        let workspace = coder.workspace.clone();
+        let figures = (store.clone(), metrics.clone(), shutdown.clone(), workspace.clone());
         running.spawn(async move {
             let (store, metrics, shutdown, workspace) = figures;
             let look = |repository, base| taken_back(workspace.clone(), repository, base);
@@ -113,17 +115,22 @@ impl Fleet {
                 ended
             });
         }
-        Ok((Self { store, parts: running, shutdown }, address))
+        Ok((Self { store, parts: running, shutdown, workspace }, address))
     }
 
     /// Returns when no task is open any more but those whose pull requests people have to decide on, or the fleet is told to
-    /// stop. A store that is away is waited for.
-    pub(crate) async fn drained(&self) {
+    /// stop. A store that is away is waited for. Fails where nothing runs, and nothing can begin for want of room on the disk.
+    pub(crate) async fn drained(&self) -> anyhow::Result<()> {
         let (mut said, mut next) = (String::new(), Instant::now());
         while !self.shutdown.is_cancelled() {
             match self.store.stats().await {
-                Ok(stats) if tasks(&stats, TaskState::Open) <= proposed(&stats) => return,
+                Ok(stats) if tasks(&stats, TaskState::Open) <= proposed(&stats) => return Ok(()),
                 Ok(stats) => {
+                    if let (Err(why), 0) = (self.workspace.has_room(), stats.leases.values().sum::<u64>()) {
+                        anyhow::bail!(
+                            "{why}\n  nothing runs that could make room: make some, and start again; nothing is lost"
+                        );
+                    }
                     if Instant::now() >= next {
                         next = Instant::now() + TELL;
                         let waits = waits(self.store.as_ref(), &stats).await.unwrap_or_default();
@@ -137,6 +144,7 @@ impl Fleet {
             }
             tokio::select! { () = self.shutdown.cancelled() => {}, () = tokio::time::sleep(LOOK) => {} }
         }
+        Ok(())
     }
 
     /// Stops every part and waits for its end. Fails where a part had ended by itself.

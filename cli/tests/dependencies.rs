@@ -40,7 +40,7 @@ fn what_init_guesses_of_a_package_with_dependencies_lands_in_the_sandbox() {
     // The guessed gates as they are, with an agent and a reviewer.
     let written = std::fs::read_to_string(place.path("refile.toml")).unwrap();
     let (_, gates) = written.split_once("\n[[gates]]").expect("gates are guessed");
-    for said in ["name = \"install\"\nrun = \"npm ci\"\nnetwork = true", "name = \"test\"\nrun = \"npm run test\""] {
+    for said in ["name = \"install\"\nrun = \"npm ci\"\nsetup = true", "name = \"test\"\nrun = \"npm run test\""] {
         assert!(gates.contains(said), "{written}");
     }
     place.write(

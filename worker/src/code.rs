@@ -83,7 +83,13 @@ struct Start {
     tree: String,
     /// Files with conflict markers.
     conflicts: Vec<String>,
+    /// It goes on from what a run of the same attempt left that did not end well.
+    is_unfinished: bool,
 }
+
+/// What the agent is told then, below its prompt.
+const GO_ON: &str = "An earlier run of this attempt was stopped in the middle of its work. What it left is in the files: look at it with \
+                     `git diff HEAD`, and go on from there.";
 
 /// Makes an attempt.
 pub async fn code(job: &CodeJob<'_>) -> Outcome {
@@ -152,13 +158,14 @@ async fn worked(job: &CodeJob<'_>, mirror: &Mirror, run: &mut Run) -> Result<Res
     let started_with = tree.write().await.map_err(git)?;
     programs::require(job.gates, &tree, claim, &base).await?;
 
-    job.site.shelf.put("prompt.md", job.prompt.to_owned()).await.map_err(artifact)?;
-    let CodeJob { name, agent, providers, client, prompt, .. } = *job;
+    let prompt = if start.is_unfinished { &format!("{}\n\n{GO_ON}\n", job.prompt.trim_end()) } else { job.prompt };
+    job.site.shelf.put("prompt.md", prompt.to_owned()).await.map_err(artifact)?;
+    let CodeJob { name, agent, providers, client, .. } = *job;
     let (config_dir, shelf) = (job.site.config_dir, job.site.shelf);
     let secrets = &secrets(job);
     let work = agent::Job { name, agent, providers, client, secrets, config_dir, prompt, tree: &tree, shelf, claim };
     let ran = agent::run(&work).await;
-    run.prompt_digest = Some(agent::digest(job.prompt));
+    run.prompt_digest = Some(agent::digest(prompt));
     run.usage = ran.usage;
     run.transcript = Some(shelf.put(agent::TRANSCRIPT, ran.transcript).await.map_err(artifact)?);
     let summary = ran.summary;
@@ -334,12 +341,13 @@ fn bare_change(branch: &str, base: &str, head: &str) -> Change {
 /// What the attempt starts with: the base as it is now, or the earlier change brought onto it. What its own last run did
 /// goes before what the attempt before left.
 async fn start(job: &CodeJob<'_>, mirror: &Mirror, base: &str) -> Result<Start, GitError> {
-    let from_base = Start { tree: base.to_owned(), conflicts: Vec::new() };
+    let from_base = Start { tree: base.to_owned(), conflicts: Vec::new(), is_unfinished: false };
     let unfinished = job.kept.filter(|kept| kept.unfinished);
     for previous in unfinished.into_iter().chain(job.continue_from) {
         if is_there(mirror, previous).await? {
             let merge = mirror.bring(base, &previous.base_commit, &previous.head).await?;
-            return Ok(Start { tree: merge.tree, conflicts: merge.conflicts });
+            let is_unfinished = previous.unfinished;
+            return Ok(Start { tree: merge.tree, conflicts: merge.conflicts, is_unfinished });
         }
         // Better a fresh start than none: the prompt says all that the attempt must know.
         tracing::warn!(task = %job.site.task.id, branch = previous.branch, "what an earlier run left is gone; starting without it");

@@ -1,4 +1,4 @@
-//! Whether a disk is full: asked of the disk, since a failing test may print any words.
+//! What is free on a disk, while something runs and afterwards: asked of the disk, since a failing test may print any words.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ const NOTHING: u64 = 16 << 20;
 const LITTLE: u64 = 1 << 30;
 
 /// How often it is looked while a command runs.
-const LOOK: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(250);
 
 /// What can still be written on the disk of a folder, in bytes; nothing where it does not tell.
 pub(crate) fn free(folder: &Path) -> Option<u64> {

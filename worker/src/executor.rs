@@ -48,7 +48,7 @@ impl Execute for AtWork {
     }
 
     fn ready(&self) -> Result<(), String> {
-        self.worker.workspace.has_room()
+        self.worker.workspace.has_room().inspect_err(|_| self.worker.workspace.make_room())
     }
 
     fn more_landings(&self) -> usize {

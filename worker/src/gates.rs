@@ -125,6 +125,12 @@ async fn one(
         if on_base.missing.as_ref() == Some(missing) {
             return Err(cannot_run(gate, &said.output));
         }
+    } else if !said.passed && gate.setup && !brings(gates, gate, base, changed).await? {
+        // A registry may be away now that was there when the base was tried.
+        let on_base = baseline::anew(gates, gates.bases, gate, base).await?;
+        if !on_base.passes {
+            return Err(cannot_run(gate, &said.output));
+        }
     }
     if !said.passed && gate.baseline != Baseline::Fail && !brings(gates, gate, base, changed).await? {
         let on_base = baseline::on_base(gates, gates.bases, gate, base).await?;
@@ -281,7 +287,7 @@ fn could_not_run(gate: &Gate, done: &Finished, tree: &Tree, has_own_tmp: bool) -
     None
 }
 
-/// Of a gate that the base does not run either, for want of the same programs.
+/// Of a gate that the base does not run either: for want of the same programs, or of what it was to bring.
 fn cannot_run(gate: &Gate, output: &str) -> Failure {
     let (run, said) = (gate.run.chars().take(200).collect::<String>(), tail(output, SAID));
     let why = format!(

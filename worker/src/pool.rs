@@ -30,6 +30,8 @@ use reports::{Finished, Held, reports};
 
 /// The pause after the store did not answer.
 const AWAY: Duration = Duration::from_millis(500);
+/// How often it is said that no job can be begun.
+const SAY_AGAIN: Duration = Duration::from_mins(5);
 /// How long a claim that is under way at the shutdown may take to answer: what it claimed is given back at once and not
 /// first when its leases run out.
 const LAST_CLAIM: Duration = Duration::from_millis(100);
@@ -172,7 +174,7 @@ fn put_back(outcome: &Outcome, long_run: Duration) -> Option<&Failure> {
     let has_cost = match outcome {
         Outcome::Reviewed(review) => review.has_cost(),
         // Many programs say nothing of their cost where they fail.
-        Outcome::AgentFailed { usage, .. } => usage.is_work(long_run),
+        Outcome::AgentFailed { usage, .. } => usage.is_work(long_run.as_millis() as u64),
         _ => true,
     };
     failure_of(outcome).filter(|failure| !has_cost && failure.holds_beyond_the_call())
@@ -195,7 +197,7 @@ async fn claims(
 ) {
     let shutdown = &ending.told;
     let room = Arc::new(Semaphore::new(pool.concurrency));
-    let (mut was_away, mut was_ready) = (false, true);
+    let (mut was_away, mut said_at) = (false, None::<Instant>);
     while !shutdown.is_cancelled() {
         let permit = tokio::select! {
             () = shutdown.cancelled() => return,
@@ -203,12 +205,17 @@ async fn claims(
         };
         let Ok(first) = permit else { return };
         if let Err(why) = pool.agent.ready() {
-            if std::mem::take(&mut was_ready) {
+            if said_at.is_none_or(|at| at.elapsed() > SAY_AGAIN) {
+                said_at = Some(Instant::now());
                 tracing::error!("no job is begun: {why}");
             }
+            // It lives, and takes no work.
+            pool.health.turned(false);
             tokio::select! { () = shutdown.cancelled() => return, () = tokio::time::sleep(AWAY) => continue }
         }
-        was_ready = true;
+        if said_at.take().is_some() {
+            tracing::info!("jobs are begun again");
+        }
         let now = pool.agent.room().await;
         let request = ClaimRequest {
             queues: pool.queues.clone(),

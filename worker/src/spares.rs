@@ -52,20 +52,37 @@ impl Spares {
         Some(ready.remove(place).1)
     }
 
-    /// Checks out what the repository has too few of.
-    pub(crate) async fn prepare(&self, mirror: &Mirror, start: &str) -> Result<(), GitError> {
+    /// Checks out what the repository has too few of, for as long as there is room.
+    pub(crate) async fn prepare(
+        &self,
+        mirror: &Mirror,
+        start: &str,
+        has_room: impl Fn() -> bool,
+    ) -> Result<(), GitError> {
         let _one_at_a_time = self.making.lock().await;
-        let too_few = || self.ready().iter().filter(|(_, tree)| is_of(tree, mirror)).count() < self.each;
-        while too_few() && !self.no_room.load(Ordering::Relaxed) {
+        while !self.no_room.load(Ordering::Relaxed) && has_room() && self.may_have_more(mirror) {
             let name = uuid::Uuid::new_v4().simple().to_string();
             let tree = Tree::bare(mirror, &self.dir.join(name), start).await?;
-            let mut ready = self.ready();
-            if ready.len() >= MOST.max(self.each) {
-                ready.remove(0);
-            }
-            ready.push((Instant::now(), tree));
+            self.ready().push((Instant::now(), tree));
         }
         Ok(())
+    }
+
+    /// Whether one more of a repository may be made. Where there are enough of all together, the repository that has the most
+    /// gives its oldest, if it has more than this one would have then.
+    fn may_have_more(&self, mirror: &Mirror) -> bool {
+        let mut ready = self.ready();
+        let count = |of: &Mirror| ready.iter().filter(|(_, tree)| is_of(tree, of)).count();
+        let mine = count(mirror);
+        if mine >= self.each || ready.len() < MOST.max(self.each) {
+            return mine < self.each;
+        }
+        let most = ready.iter().map(|(_, tree)| count(tree.mirror())).max().unwrap_or_default();
+        let Some(place) = ready.iter().position(|(_, tree)| count(tree.mirror()) == most && most > mine + 1) else {
+            return false;
+        };
+        ready.remove(place);
+        true
     }
 
     /// Lets go of those that nobody needed for long.

@@ -176,10 +176,16 @@ impl Workspace {
         housekeeping::keep(&self.dir, self.max_bytes, move |room| spares.allow(room)).await;
     }
 
-    /// Does so in the background where it was long ago.
-    fn look_after(&self) {
+    /// Lets go of what can be done without, and tidies up soon.
+    pub(crate) fn make_room(&self) {
+        self.spares.allow(false);
+        self.look_after(HOUSEKEEPING / 10);
+    }
+
+    /// Does so in the background where it was so long ago.
+    fn look_after(&self, every: Duration) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.guard.is_some() && kept.is_none_or(|at| at.elapsed() > HOUSEKEEPING) {
+        if self.guard.is_some() && kept.is_none_or(|at| at.elapsed() > every) {
             *kept = Some(Instant::now());
             let workspace = self.clone();
             tokio::spawn(async move { workspace.keep_house().await });
@@ -187,7 +193,7 @@ impl Workspace {
     }
 
     /// Holds that there is room on its disk for a job to begin.
-    pub(crate) fn has_room(&self) -> Result<(), String> {
+    pub fn has_room(&self) -> Result<(), String> {
         self.guard.as_ref().map_or(Ok(()), |guard| guard.has_room(&self.dir))
     }
 
@@ -204,7 +210,7 @@ impl Workspace {
     pub async fn mirror(&self, url: &str) -> Result<Mirror, GitError> {
         let login = self.forges.as_ref().and_then(|forges| forges.login(url));
         let mirror = Mirror::open(&self.mirrors(), url).await.map(|mirror| mirror.with_login(login));
-        self.look_after();
+        self.look_after(HOUSEKEEPING);
         mirror
     }
 
@@ -289,6 +295,7 @@ impl Workspace {
 
     /// Checks the files of a commit out ahead, for the next trees of the repository.
     pub async fn prepare(&self, mirror: &Mirror, commit: &str) -> Result<(), GitError> {
-        self.spares.prepare(mirror, commit).await
+        let has_room = || self.guard.as_ref().is_none_or(|guard| guard.has_room_ahead(&self.dir));
+        self.spares.prepare(mirror, commit, has_room).await
     }
 }

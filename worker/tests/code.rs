@@ -301,19 +301,20 @@ async fn a_run_that_worked_and_failed_is_gone_on_from_and_nothing_else_is_kept()
     let kept = kept.unwrap();
     assert!(kept.unfinished && failure.detail.contains("its next run goes on from there"), "{failure}");
     assert_eq!(place.show(&format!("{}:new.txt", kept.branch)), "half", "it is for any worker");
-    let (secret, _) = left(5, "ln -s / out; exit 3", None, Duration::ZERO).await;
+    let (link, _) = left(5, "ln -s / out; exit 3", None, Duration::ZERO).await;
     let is_shown = place.branches().iter().any(|branch| branch.ends_with("/5-50"));
-    assert_eq!((secret.unwrap().patch_id.as_str(), is_shown), ("", false));
+    assert_eq!((link.unwrap().patch_id.as_str(), is_shown), ("", false));
     // On another machine, on a base that moved: what the run did, and what the attempt before left.
     std::fs::remove_dir_all(place.workspace.dir().join("mirrors")).unwrap();
     place.commit(&[("c.txt", "c\n")]);
-    let mut next = Try::script("test -f c.txt && test -f old.txt && echo whole >> new.txt");
+    let told = "grep -q 'stopped in the middle of its work' \"$REFILE_PROMPT_FILE\"";
+    let mut next = Try::script(&format!("{told} && test -f c.txt && test -f old.txt && echo whole >> new.txt"));
     (next.attempt, next.kept, next.continue_from) = (6, Some(&kept), Some(&first));
     let change = next.change(&place, &task).await;
     assert_eq!((place.show(&format!("{}:new.txt", change.head)).as_str(), change.unfinished), ("half\nwhole", false));
     // Where it is gone, what the attempt before left is not.
     let gone = Change { branch: "refile/t1/change/1-7".to_owned(), head: "a".repeat(40), ..kept };
-    let mut next = Try::script("test -f old.txt && test ! -f new.txt && echo new > new.txt");
+    let mut next = Try::script(&format!("! {told} && test -f old.txt && test ! -f new.txt && echo new > new.txt"));
     (next.attempt, next.kept, next.continue_from) = (7, Some(&gone), Some(&first));
     next.change(&place, &task).await;
 }

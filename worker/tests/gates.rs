@@ -289,3 +289,23 @@ async fn the_base_is_tried_with_what_the_gates_before_make() {
     let report = said(attempt.run(&place, &task).await);
     assert!(report.passed && report.output.contains("not held against the change"), "{}", report.output);
 }
+
+#[tokio::test]
+async fn a_gate_that_brings_what_others_need_cannot_run_where_the_base_fails_it_too() {
+    let place = Place::bare();
+    let task = task(&place, "t1");
+    let away = place.root.path().join("away");
+    let run = format!("test ! -e {} && test ! -e broken.lock", away.display());
+    let setup = Gate { setup: true, ..gate("install", &run) };
+    std::fs::write(&away, "").unwrap();
+    let outcome = one(1, "echo x > new.txt", setup.clone()).run(&place, &task).await;
+    assert!(matches!(outcome, Outcome::AgentFailed { change: Some(_), .. }), "what was paid for is kept: {outcome:?}");
+    let why = failure(outcome);
+    assert!(why.kind == FailureKind::Configuration && why.detail.contains("`install` cannot run"), "{why}");
+    // Of a check it is the change's failure, and of this one where the base is well.
+    let check = Gate { setup: false, ..setup.clone() };
+    assert!(!said(one(2, "echo x > new.txt", check).run(&place, &task).await).passed);
+    std::fs::remove_file(&away).unwrap();
+    assert!(!said(one(3, "echo x > broken.lock", setup.clone()).run(&place, &task).await).passed);
+    assert!(said(one(4, "echo x > new.txt", setup).run(&place, &task).await).passed);
+}

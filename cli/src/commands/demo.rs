@@ -103,13 +103,14 @@ async fn play(dir: &Path) -> anyhow::Result<(Vec<Task>, Arc<refile_config::Confi
     if was_told_to_stop {
         bail!("the demo was stopped; what it did so far is in {}", dir.display());
     }
-    if drained.is_err() {
+    let Ok(drained) = drained else {
         bail!(
             "the demo did not end within {} s; `{} task list` shows how far it came",
             DEADLINE.as_secs(),
             command_with(&dir.join(refile_config::FILE_NAME))
         );
-    }
+    };
+    drained?;
     Ok((in_order(store.as_ref()).await?, config))
 }
 

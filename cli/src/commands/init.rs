@@ -112,6 +112,9 @@ command = ["python3", "review.py"]
             text.push_str(": it brings what the gates after it need, in each new checkout");
         }
         let _ = write!(text, "\nname = \"{gate}\"\nrun = {}\n", toml_string(run));
+        if guess.is_setup() {
+            text.push_str("setup = true                 # where the untouched base fails it too, nobody is charged\n");
+        }
         if *network {
             text.push_str("network = true               # gates have none by default\n");
             // Where it is the tests that fetch, a second run could hide that they fail now and then.

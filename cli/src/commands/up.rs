@@ -47,15 +47,17 @@ pub(crate) async fn run(context: &Context, arguments: &UpArguments) -> anyhow::R
         }
     }
     let watching = tokio::spawn(watch(store, shutdown.clone()));
-    if arguments.drain {
-        fleet.drained().await;
+    let drained = if arguments.drain {
+        fleet.drained().await
     } else {
         shutdown.cancelled().await;
-    }
+        Ok(())
+    };
     let was_told_to_stop = shutdown.is_cancelled();
     let stats = fleet.stop().await?;
     watching.await?;
     report(context, &stats)?;
+    drained?;
     let waits = tasks(&stats, TaskState::Escalated) + proposed(&stats) > 0;
     Ok(if arguments.drain && waits && !was_told_to_stop { Ended::Waiting } else { Ended::Done })
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::common::command::{Desk, ended};
 use super::common::until;
-use super::{Done, desk};
+use super::{Done, confined, desk};
 
 /// `refile up --drain`, with a small disk under the worker's folder.
 fn up_on_a_small_disk(place: &Desk, task: String) -> Done {
@@ -58,7 +58,9 @@ fn an_agent_or_a_gate_that_fills_the_disk_is_stopped_before_the_disk_is_full() {
 
 #[test]
 fn no_job_begins_where_the_disk_is_nearly_full() {
-    let place = once("echo x > new.txt", 1 << 60, "");
+    // The sandbox is tried all the same.
+    let bound = format!("[workspace]\nmin_free_bytes = {}\n", 1_u64 << 60);
+    let place = confined("echo x > new.txt", &bound);
     let task = place.submit("Write new.txt");
     let log = place.path("log");
     let mut up = place.command(&["up"]).stderr(std::fs::File::create(&log).unwrap()).spawn().unwrap();
@@ -67,6 +69,8 @@ fn no_job_begins_where_the_disk_is_nearly_full() {
         said.contains("no job is begun").then_some(said)
     });
     assert!(said.contains("bytes are free on the disk of") && said.contains("workspace.min_free_bytes"), "{said}");
+    // Told to go on until nothing is left, it does not wait for ever.
+    place.run(&["up", "--drain"]).must(1, &["workspace.min_free_bytes", "nothing runs that could make room"]);
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(up.id() as i32), nix::sys::signal::Signal::SIGTERM).unwrap();
     assert!(up.wait().unwrap().success());
     let shown = place.json(&["task", "show", &task]);

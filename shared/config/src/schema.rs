@@ -320,6 +320,9 @@ pub struct Gate {
     /// Whether it reaches the network from the sandbox; it does not by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<bool>,
+    /// It only brings what the gates after it need: where it fails on the untouched base as well, it cannot run.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub setup: bool,
     /// The imperative that its failure turns into.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required_change: Option<String>,

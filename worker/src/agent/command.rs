@@ -101,14 +101,15 @@ pub(crate) fn is_confined(tree: &Tree) -> bool {
 
 /// Whether a program's last words, in small letters, are about a file or a module that it did not find.
 pub(crate) fn misses(said: &str) -> bool {
-    const WORDS: [&str; 7] = [
+    const WORDS: [&str; 8] = [
         "no such file or directory",
         "modulenotfounderror",
         "no module named",
         "cannot find module",
         "cannot load such file",
         "can't locate",
-        "not found",
+        ": not found",
+        "command not found",
     ];
     WORDS.iter().any(|words| said.contains(words))
 }

@@ -25,7 +25,7 @@ use refile_core::task::Usage;
 
 use super::shown::shown;
 use super::transcript::Transcript;
-use super::{Ended, Job, Ran, digest};
+use super::{Ended, Job, Ran, digest, no_room};
 use crate::llm::{Answer, Message, Question, Tool};
 use crate::process::tail;
 use stuck::{Step, stuck};
@@ -176,6 +176,9 @@ impl Run<'_> {
                     call.result(format!("not done: {MOST_CALLS} calls in one answer are the most"), true)
                 };
                 self.transcript.tool(call, Some(&result));
+                if self.job.tree.lacks_room() {
+                    return Err(no_room("the agent"));
+                }
                 self.steps.push(Step {
                     action: digest(format!("{} {}", call.name, call.arguments)),
                     result: digest(&result.text),

@@ -24,7 +24,8 @@ pub(super) async fn keep(
     failure: Failure,
     run: &mut Run,
 ) -> Failure {
-    if !run.usage.is_work(job.long_run) {
+    // What filled the disk is not put into the mirror, which lies on it.
+    if !run.usage.is_work(job.long_run.as_millis() as u64) || found.tree.lacks_room() {
         return failure;
     }
     match change(job, mirror, found).await {

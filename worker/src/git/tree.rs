@@ -202,6 +202,11 @@ impl Tree {
         Some(guard.sandbox((&self.dir, &self.side), &self.borrowed(), command, reach))
     }
 
+    /// Whether the disk is so full that what runs here is stopped.
+    pub(crate) fn lacks_room(&self) -> bool {
+        self.guard.as_ref().is_some_and(|guard| guard.lacks_room(&self.side))
+    }
+
     /// What the last [`Tree::write`] left out: no change may hold it, or git does not take it.
     pub fn refused(&self) -> Vec<Refused> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()

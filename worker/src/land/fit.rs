@@ -123,7 +123,8 @@ impl LandJob<'_> {
         let configured = Gates { gates: self.gates, keep_going: false, shelf: self.site.shelf, claim, bases, secrets };
         let reports = gates::run(&configured, &tree, base, &files).await?;
         let mut failed = reports.into_iter().find(|report| !report.passed);
-        if let Some(report) = &mut failed {
+        // On another base, or with other changes, it may be these that it does not go with.
+        if let Some(report) = failed.as_mut().filter(|_| base == self.change.base_commit) {
             let note = format!(
                 "[before the landing on `{}` the gate `{}` ran on a fresh checkout, without the ignored files that an attempt \
                  leaves: what it needs must be kept in the repository, or be made by a gate]",

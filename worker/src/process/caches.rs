@@ -124,9 +124,12 @@ fn registry(machine: &Path, own: &Path, crates: &Crates) -> io::Result<()> {
         }
         create_dir_all(&place)?;
         copy(&at.join("config.json"), &place.join("config.json"), &mut room)?;
-        let Crates::Locked(locked) = crates else { continue };
-        for (name, _) in locked {
-            let entry = Path::new(".cache").join(entry(name));
+        let names: BTreeSet<String> = match crates {
+            Crates::Locked(locked) => locked.iter().map(|(name, _)| name.clone()).collect(),
+            Crates::Any => all(&machine.join("cache").join(&name)).iter().flat_map(|file| names_of(file)).collect(),
+        };
+        for name in names {
+            let entry = Path::new(".cache").join(entry(&name));
             copy(&at.join(&entry), &place.join(&entry), &mut room)?;
         }
     }
@@ -158,6 +161,12 @@ fn all(cache: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(cache).into_iter().flatten().flatten();
     let name = |entry: DirEntry| Some(entry.file_name().to_str()?.strip_suffix(".crate")?.to_owned());
     entries.filter_map(name).take(MOST).collect()
+}
+
+/// What the name of a crate may be whose file is called so: a name may hold a dash and a digit, as a version does.
+fn names_of(file: &str) -> impl Iterator<Item = String> {
+    let begins_version = |at: &usize| file[at + 1..].starts_with(|c: char| c.is_ascii_digit());
+    file.match_indices('-').map(|(at, _)| at).filter(begins_version).map(|at| file[..at].to_owned())
 }
 
 /// Where a crate's entry lies in an index.

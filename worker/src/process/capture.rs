@@ -76,7 +76,7 @@ impl Capture {
 }
 
 /// The most that is written to the file of an output, in bytes: a command that prints without end must not fill the disk.
-const MOST_IN_FILE: u64 = 1 << 30;
+const MOST_IN_FILE: u64 = 256 << 20;
 
 /// A file that takes the output of commands whole, both streams as they came, without secrets.
 #[derive(Debug, Clone)]

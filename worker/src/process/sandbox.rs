@@ -96,6 +96,21 @@ pub struct Sandbox {
 }
 
 impl Guard {
+    /// Whether there is room for what no job waits for yet.
+    pub(crate) fn has_room_ahead(&self, folder: &Path) -> bool {
+        disk::free(folder).is_none_or(|free| free / 2 >= self.min_free)
+    }
+
+    /// With less free on the disk what runs is stopped: half of that below which nothing begins.
+    fn least_free(&self) -> u64 {
+        self.min_free / 2
+    }
+
+    /// Whether a command on the disk of a folder would be stopped.
+    pub(crate) fn lacks_room(&self, folder: &Path) -> bool {
+        disk::free(folder).is_some_and(|free| free < self.least_free())
+    }
+
     /// Holds that there is room on the disk of a worker's folder for a command to begin.
     pub(crate) fn has_room(&self, folder: &Path) -> Result<(), String> {
         let Some(free) = disk::free(folder).filter(|free| *free < self.min_free) else { return Ok(()) };
@@ -234,9 +249,9 @@ impl Sandbox {
         self.guard.bwrap.is_some()
     }
 
-    /// Ends when a command that runs leaves too little room on the disk: half of that below which none begins.
+    /// Ends when there is too little room on the disk for what runs.
     pub(crate) async fn no_room(&self) {
-        disk::below(&self.side, self.guard.min_free / 2).await;
+        disk::below(&self.side, self.guard.least_free()).await;
     }
 
     /// Bounds the command's output.

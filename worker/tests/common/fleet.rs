@@ -36,6 +36,7 @@ pub fn client() -> Client {
 
 pub fn gate(name: &str, run: &str) -> Gate {
     Gate {
+        setup: false,
         name: name.to_owned(),
         run: run.to_owned(),
         timeout: Span::seconds(60),

@@ -1,6 +1,7 @@
 //! The gates that a repository's files suggest. What the files do not say is not guessed.
 
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -52,10 +53,14 @@ fn text(dir: &Path, file: &str) -> Option<String> {
     std::fs::read_to_string(dir.join(file)).ok()
 }
 
-/// Whether a file is there and git is not told to ignore it: a gate sees what is in the repository.
+/// Whether a file is there and git does not ignore it: a gate sees what is in the repository. Where git cannot say, as in a
+/// folder that is no repository, it counts as kept.
 fn is_kept(dir: &Path, file: &str) -> bool {
-    let is_it = |line: &str| line.trim().trim_start_matches('/') == file;
-    dir.join(file).exists() && !text(dir, ".gitignore").is_some_and(|ignored| ignored.lines().any(is_it))
+    let is_ignored = || {
+        let asked = Command::new("git").args(["check-ignore", "--quiet", file]).current_dir(dir).output();
+        asked.is_ok_and(|asked| asked.status.success())
+    };
+    dir.join(file).exists() && !is_ignored()
 }
 
 fn rust(dir: &Path) -> Vec<Guess> {
@@ -94,13 +99,16 @@ fn node(dir: &Path) -> Vec<Guess> {
     const FILE: &str = "package.json";
     let Some(package) = text(dir, FILE).and_then(|t| serde_json::from_str::<Value>(&t).ok()) else { return Vec::new() };
     let managers = [("pnpm-lock.yaml", "pnpm"), ("yarn.lock", "yarn"), ("bun.lock", "bun"), ("bun.lockb", "bun")];
-    let manager = managers.iter().find(|(lock, _)| dir.join(lock).exists()).map_or("npm", |(_, manager)| *manager);
+    let lock = managers.iter().find(|(lock, _)| dir.join(lock).exists());
+    let manager = lock.map_or("npm", |(_, manager)| *manager);
+    let is_locked = lock.is_some_and(|(lock, _)| is_kept(dir, lock));
     let needs = |kind: &str| match package.get(kind) {
         Some(Value::Object(needed)) => !needed.is_empty(),
         Some(Value::Array(needed)) => !needed.is_empty(),
         _ => false,
     };
     let install = match manager {
+        "pnpm" | "bun" | "yarn" if !is_locked => format!("{manager} install"),
         "pnpm" | "bun" => format!("{manager} install --frozen-lockfile"),
         // The first version knows the option by another name.
         "yarn" if text(dir, "yarn.lock").is_some_and(|lock| lock.contains("# yarn lockfile v1")) => {
@@ -205,7 +213,8 @@ fn python_install(dir: &Path, tools: &[&str]) -> Option<String> {
 /// Build tools that fetch what they need while they build.
 fn java(dir: &Path) -> Vec<Guess> {
     for (file, wrapper, program, arguments) in [
-        ("pom.xml", "mvnw", "mvn", "--batch-mode --quiet test"),
+        // Of its own: the machine's may lie there and can only be read.
+        ("pom.xml", "mvnw", "mvn", "--batch-mode --quiet -Dmaven.repo.local=\"$HOME/.m2/own\" test"),
         ("build.gradle", "gradlew", "gradle", "test"),
         ("build.gradle.kts", "gradlew", "gradle", "test"),
     ] {
@@ -249,6 +258,9 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
+        if files.iter().any(|(name, _)| *name == ".gitignore") {
+            assert!(Command::new("git").args(["init", "--quiet"]).current_dir(dir.path()).status().unwrap().success());
+        }
         let found = guesses(dir.path());
         let found: Vec<(&str, &str)> = found.iter().map(|g| (g.gate, g.run.as_str())).collect();
         assert_eq!(found, expected, "{files:?}");
@@ -265,7 +277,7 @@ mod tests {
         let locked = [("fetch", "cargo fetch --locked"), ("lint", clippy), ("test", "cargo test")];
         check(&[("Cargo.toml", "[package]"), ("Cargo.lock", fetched)], &locked);
         let unlocked = [("fetch", "cargo fetch"), ("lint", clippy), ("test", "cargo test")];
-        let ignored = [("Cargo.toml", "[dependencies]"), ("Cargo.lock", fetched), (".gitignore", "/Cargo.lock\n")];
+        let ignored = [("Cargo.toml", "[dependencies]"), ("Cargo.lock", fetched), (".gitignore", "*.lock\n")];
         check(&ignored, &unlocked);
         check(&[("Cargo.toml", "[package]"), ("Cargo.lock", "[[package]]\nname = \"a\"\n")], &locked[1..]);
         let go = [("lint", "go vet ./..."), ("build", "go build ./..."), ("test", "go test ./...")];
@@ -288,6 +300,8 @@ mod tests {
             let test = format!("{} run test", install.split(' ').next().unwrap());
             check(&[("package.json", needing), (lock, text)], &[("install", install), ("test", &test)]);
         }
+        let ignored = [("package.json", needing), ("pnpm-lock.yaml", ""), (".gitignore", "pnpm-*\n")];
+        check(&ignored, &[("install", "pnpm install"), ("test", "pnpm run test")]);
         check(
             &[("pyproject.toml", "[tool.ruff]\n[tool.pytest.ini_options]\n")],
             &[("lint", "ruff check ."), ("test", "python3 -m pytest")],
@@ -324,8 +338,11 @@ mod tests {
                 ("test", ".venv/bin/python -m unittest discover -s tests"),
             ],
         );
-        check(&[("pom.xml", "")], &[("test", "mvn --batch-mode --quiet test")]);
-        check(&[("pom.xml", ""), ("mvnw", "")], &[("test", "./mvnw --batch-mode --quiet test")]);
+        check(&[("pom.xml", "")], &[("test", "mvn --batch-mode --quiet -Dmaven.repo.local=\"$HOME/.m2/own\" test")]);
+        check(
+            &[("pom.xml", ""), ("mvnw", "")],
+            &[("test", "./mvnw --batch-mode --quiet -Dmaven.repo.local=\"$HOME/.m2/own\" test")],
+        );
         check(&[("build.gradle.kts", ""), ("gradlew", "")], &[("test", "./gradlew test")]);
         check(&[("build.gradle", "")], &[("test", "gradle test")]);
         check(

@@ -237,9 +237,9 @@ impl Usage {
         self.input_tokens > 0 || self.output_tokens > 0 || self.cost_micros > 0
     }
 
-    /// Whether a run that used this up did work, where one of that length must have, whatever it said of its cost.
-    pub fn is_work(&self, length: std::time::Duration) -> bool {
-        self.has_cost() || u128::from(self.wall_ms) >= length.as_millis()
+    /// Whether a run that used this up did work, where one of that many milliseconds must have, whatever it said of its cost.
+    pub fn is_work(&self, length_ms: u64) -> bool {
+        self.has_cost() || self.wall_ms >= length_ms
     }
 }
 

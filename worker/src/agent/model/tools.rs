@@ -234,7 +234,7 @@ impl<'a> Toolbox<'a> {
             done.output_text()
         };
         let ended = match done.exit {
-            Exit::NoRoom => "stopped: the disk of this machine is nearly full; remove what is not needed".to_owned(),
+            Exit::NoRoom => "stopped: the disk of this machine is nearly full".to_owned(),
             Exit::TimedOut => format!("stopped: it had not ended after {} s", timeout.as_secs()),
             Exit::Code(code) => format!("exit code {code}"),
             Exit::Signal(signal) => format!("ended by signal {signal}"),
