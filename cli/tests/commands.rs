@@ -52,7 +52,10 @@ fn init_guesses_gates_from_the_files() {
     let go = ["go vet ./...", "go build ./...", "go test ./..."];
     assert_eq!(gates_guessed(&[("go.mod", ""), ("Makefile", "test:\n")]), go);
     assert_eq!(gates_guessed(&[("pytest.ini", "")]), ["python3 -m pytest"]);
-    assert_eq!(gates_guessed(&[("pom.xml", "")]), ["mvn --batch-mode --quiet -Dmaven.repo.local=\"$HOME/.m2/own\" test"]);
+    assert_eq!(
+        gates_guessed(&[("pom.xml", "")]),
+        ["mvn --batch-mode --quiet -Dmaven.repo.local=\"$HOME/.m2/own\" test"]
+    );
     assert_eq!(gates_guessed(&[("Makefile", "test:\n")]), ["make test"]);
     assert_eq!(gates_guessed(&[("notes.txt", ""), ("Makefile", "all:\n")]), Vec::<String>::new());
 }
