@@ -34,7 +34,7 @@ impl Context {
     /// Reads the configuration.
     pub(crate) fn new(global: &Global) -> anyhow::Result<Self> {
         let flags: Vec<_> = global.store.clone().map(|url| ("store", url)).into_iter().collect();
-        let (config, sources) = refile_config::load(global.config.as_deref(), refile_config::environment(), &flags)?;
+        let (config, sources) = refile_config::load(global.config.as_deref(), refile_config::environment()?, &flags)?;
         sources.unread().iter().for_each(|variable| tracing::warn!("{variable}"));
         Ok(Self {
             config: Arc::new(config),

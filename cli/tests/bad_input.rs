@@ -28,12 +28,18 @@ fn a_bad_environment_variable_is_named() {
     let place = Desk::new();
     let ran = place.command(&["task", "list"]).env("REFILE_POLICY_MAX_ATTEMPTS", "many").output().unwrap();
     common::command::ended(ran).must(1, &["REFILE_POLICY_MAX_ATTEMPTS", "many"]);
-    // What is no text is nobody's mistake here, and in one of ours it is a value like any other.
+    // What is no text is nobody's mistake here, and in one of ours it is never read as something else.
     let no_text = OsStr::from_bytes(b"\xff");
     let ran = place.command(&["task", "list"]).env("OTHER", no_text).env(no_text, "x").output().unwrap();
     common::command::ended(ran).must(0, &[]);
-    let ran = place.command(&["task", "list"]).env("REFILE_POLICY_MAX_ATTEMPTS", no_text).output().unwrap();
-    common::command::ended(ran).must(1, &["REFILE_POLICY_MAX_ATTEMPTS"]);
+    let no_path = OsStr::from_bytes(b"sqlite:f\xff.db");
+    for (name, value) in [("REFILE_POLICY_MAX_ATTEMPTS", no_text), ("REFILE_STORE", no_path)] {
+        let files = || std::fs::read_dir(place.dir.path()).unwrap().count();
+        let before = files();
+        let ran = place.command(&["submit", "x"]).env(name, value).output().unwrap();
+        common::command::ended(ran).must(1, &[name, "no text"]);
+        assert_eq!(files(), before, "nothing is made under another name");
+    }
 }
 
 #[test]

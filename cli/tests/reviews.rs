@@ -77,6 +77,7 @@ async fn every_call_of_a_review_can_be_read_afterwards() {
         assert!(full.contains(words), "{words:?} is not in {full}");
     }
     let table = place.ok(&["task", "show", &task]);
+    // What the agent paid nobody knows: it is a command.
     assert!(table.contains("spent 45 tokens in, 12 out, at least $0.000276, "), "{table}");
 }
 

@@ -53,7 +53,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut flags = Vec::new();
     flags.extend(arguments.store.map(|url| ("store", url)));
     flags.extend(arguments.listen.map(|address| ("coordinator.listen", address)));
-    let (config, sources) = refile_config::load(arguments.config.as_deref(), refile_config::environment(), &flags)?;
+    let (config, sources) = refile_config::load(arguments.config.as_deref(), refile_config::environment()?, &flags)?;
     config.warnings().iter().chain(sources.unread()).for_each(|warning| tracing::warn!("{warning}"));
     let metrics = Metrics::new()?;
     let options = OpenOptions {

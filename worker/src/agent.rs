@@ -116,7 +116,7 @@ impl Ran {
     fn priced(mut self, job: &Job<'_>) -> Self {
         let price = job.agent.model.as_deref().and_then(|model| job.client.list_price(model));
         let Usage { input_tokens, output_tokens, .. } = self.usage;
-        if let Some(price) = price.filter(|_| self.usage.cost_unknown && input_tokens + output_tokens > 0) {
+        if let Some(price) = price.filter(|_| self.usage.cost_unknown && (input_tokens > 0 || output_tokens > 0)) {
             self.usage.cost_micros = price.cost_micros(input_tokens, self.cached_input_tokens, output_tokens);
             self.usage.cost_unknown = false;
         }

@@ -56,7 +56,7 @@ pub async fn serve(role: Role, arguments: Arguments) -> anyhow::Result<()> {
     logging::init(false);
     process::install_tls();
     let flags: Vec<_> = arguments.store.map(|url| ("store", url)).into_iter().collect();
-    let (config, sources) = refile_config::load(arguments.config.as_deref(), refile_config::environment(), &flags)?;
+    let (config, sources) = refile_config::load(arguments.config.as_deref(), refile_config::environment()?, &flags)?;
     sources.unread().iter().for_each(|variable| tracing::warn!("{variable}"));
     require_ready(&config, role).await?;
     if role != Role::Reviewer && arguments.queues.contains(&Queue::Review) {

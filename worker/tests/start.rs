@@ -67,7 +67,7 @@ fn a_sandbox_is_told_whether_it_works_is_missing_or_not_wanted() {
     assert!(said.contains("127.0.0.1"), "{said}");
     for mode in ["required", "auto"] {
         let said = with(mode, &std::env::var_os("PATH").unwrap());
-        assert!(said.contains("the sandbox works") && said.contains("write their tree alone"), "{said}");
+        assert!(said.contains("the sandbox works") && said.contains("write nothing but their tree, a home"), "{said}");
         assert!(!said.contains("NO SANDBOX") && said.contains("127.0.0.1"), "{said}");
     }
 }

@@ -167,15 +167,15 @@ pub(crate) fn unfinished(task: &Task, phase: &str) -> &'static str {
 fn spent(task: &Task) -> String {
     let Usage { input_tokens, output_tokens, cost_micros, wall_ms, cost_unknown } = task.spent;
     let work = format!("{:.1} s of work", wall_ms as f64 / 1_000.0);
-    if (input_tokens, output_tokens, cost_micros) == (0, 0, 0) {
-        return format!("{work}; tokens and cost are unknown");
-    }
     let reviews = task.attempts().flat_map(|(_, attempt)| &attempt.reviews);
     let mut calls = reviews.flat_map(|review| review.calls.iter().chain(review.members.iter().flat_map(|m| &m.calls)));
-    let has_unpriced = calls.any(|call| call.cost_micros.is_none() && call.input_tokens + call.output_tokens > 0);
+    let is_unknown = cost_unknown || calls.any(|call| call.usage().cost_unknown);
     let cost = match cost_micros {
-        0 => "cost unknown".to_owned(),
-        known if has_unpriced || cost_unknown => format!("at least {}", output::usd(known)),
+        0 if is_unknown && (input_tokens, output_tokens) == (0, 0) => {
+            return format!("{work}; tokens and cost are unknown");
+        }
+        0 if is_unknown => "cost unknown".to_owned(),
+        known if is_unknown => format!("at least {}", output::usd(known)),
         known => output::usd(known),
     };
     format!("{input_tokens} tokens in, {output_tokens} out, {cost}, {work}")

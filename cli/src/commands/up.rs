@@ -31,8 +31,8 @@ pub(crate) async fn run(context: &Context, arguments: &UpArguments) -> anyhow::R
     if std::io::stderr().is_terminal() && guard.is_sandboxed() {
         // That there is none is a warning, which is shown everywhere.
         output::note(
-            "the sandbox works: agents, gates and command reviewers write their own tree alone; the network is \
-             for agents and what has network = true",
+            "the sandbox works: agents, gates and command reviewers can write nothing but their tree, a home and a /tmp of \
+             their own and what `writable` names; the network is for agents and what has network = true",
         );
     }
     let config = context.config.clone();

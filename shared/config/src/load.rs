@@ -44,17 +44,10 @@ pub enum ConfigError {
     },
 }
 
-/// The environment of this process, for [`load`]. A name that is no text is no name of ours; a value that is none is read
-/// as nearly as it can be.
-pub fn environment() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
-}
-
 /// Reads the configuration.
 ///
 /// `file` is what `--config` names; without it `refile.toml` is read from here or the nearest folder above that has one,
-/// and the defaults stand where none has. `env` is the process's environment; `flags` win over everything.
+/// and the defaults stand where none has. `env` is the process's [environment](crate::environment); `flags` win over everything.
 pub fn load(
     file: Option<&Path>,
     env: impl IntoIterator<Item = (String, String)>,

@@ -68,27 +68,31 @@ pub(crate) fn unheld_budget(config: &Config) -> Vec<String> {
         let why = config.agents.get(&name).and_then(|agent| unknown_cost(config, agent));
         unknown.extend(why.map(|why| (who.clone(), why)).filter(|_| unknown.iter().all(|(other, _)| *other != who)));
     }
-    for (name, reviewer) in config.reviewers.iter().filter(|(_, r)| r.kind == ReviewerType::Llm) {
-        let why = unknown_price(config, reviewer.provider.as_deref(), reviewer.model.as_deref());
+    for (name, reviewer) in &config.reviewers {
+        let why = match reviewer.kind {
+            ReviewerType::Llm => unknown_price(config, reviewer.provider.as_deref(), reviewer.model.as_deref()),
+            ReviewerType::Command => Some(Unknown::Everything("a command reviewer tells its verdict alone")),
+            ReviewerType::Panel | ReviewerType::Human => None,
+        };
         unknown.extend(why.map(|why| (format!("reviewers.{name}"), why)));
     }
     let is_held = |why: &Unknown| match why {
-        Unknown::Everything => budget.wall.is_some(),
-        Unknown::Price(_) | Unknown::Model(_) => budget.tokens.is_some(),
+        Unknown::Everything(_) => budget.wall.is_some(),
+        // A run that a limit ends may tell no tokens.
+        Unknown::Price(_) | Unknown::Model(_) => budget.tokens.is_some() && budget.wall.is_some(),
     };
     let line = |(who, why): (String, Unknown)| match why {
         Unknown::Price(model) => format!(
             "policy.budget.cost_usd does not count what {who} costs: nobody knows the price of `{model}`; write a section \
-             [prices.\"{model}\"], or set policy.budget.tokens"
+             [prices.\"{model}\"], or set policy.budget.tokens and policy.budget.wall"
         ),
         Unknown::Model(what) => format!(
             "policy.budget.cost_usd does not count what {who} costs: {what}; name its `model`, with its price in [prices] \
-             where it is not a well-known one, or set policy.budget.tokens"
+             where it is not a well-known one, or set policy.budget.tokens and policy.budget.wall"
         ),
-        Unknown::Everything => format!(
-            "policy.budget.cost_usd does not count what {who} costs: nothing is read out of what a command prints that is \
-             no `preset`; set policy.budget.wall"
-        ),
+        Unknown::Everything(what) => {
+            format!("policy.budget.cost_usd does not count what {who} costs: {what}; set policy.budget.wall")
+        }
     };
     unknown.into_iter().filter(|(_, why)| !is_held(why)).map(line).collect()
 }
@@ -97,19 +101,25 @@ pub(crate) fn unheld_budget(config: &Config) -> Vec<String> {
 enum Unknown {
     /// Its model has no price.
     Price(String),
-    /// It tells its tokens at most, and nobody its model; the words say what it is.
+    /// It tells its tokens alone, and nobody its model; the words say what it is.
     Model(String),
-    /// It tells nothing.
-    Everything,
+    /// It need not tell anything; the words say why.
+    Everything(&'static str),
 }
 
 fn unknown_cost(config: &Config, agent: &Agent) -> Option<Unknown> {
     let says = match (agent.kind, agent.preset) {
         (AgentType::Llm, _) => return unknown_price(config, agent.provider.as_deref(), agent.model.as_deref()),
-        (AgentType::Command, None) => return Some(Unknown::Everything),
+        (AgentType::Command, None) => {
+            let why = "nothing is read out of what a command prints that is no `preset`";
+            return Some(Unknown::Everything(why));
+        }
+        // Neither cost nor tokens: a price of its model helps only where it tells the latter.
+        (AgentType::Acp, _) => {
+            return Some(Unknown::Everything("an agent over the protocol need not tell it, nor its tokens"));
+        }
         (AgentType::Command, Some(preset)) if preset.prints_cost() => return None,
         (AgentType::Command, Some(preset)) => format!("`{}` prints tokens and no cost", preset.as_str()),
-        (AgentType::Acp, _) => "an agent over the protocol need not tell it".to_owned(),
     };
     match &agent.model {
         None => Some(Unknown::Model(says)),
@@ -276,30 +286,44 @@ mod tests {
         let preset = |name: &str, more: &str| format!("[agents.a]\npreset = \"{name}\"\n{more}\n");
         let acp = |more: &str| format!("[agents.a]\ntype = \"acp\"\ncommand = [\"x\"]\n{more}\n");
         let judge = "[agents.a]\npreset = \"claude\"\n[providers.p]\nkind = \"openai\"\n[reviewers.r]\ntype = \"llm\"\nprovider = \"p\"\nmodel = \"own\"\n";
-        let (tokens, wall) = ("tokens = 9\n", "wall = \"1h\"\n");
+        let command = "[agents.a]\npreset = \"claude\"\n[reviewers.r]\ncommand = [\"x\"]\n";
+        let (tokens, wall, both) = ("tokens = 9\n", "wall = \"1h\"\n", "tokens = 9\nwall = \"1h\"\n");
         for (text, says, instead) in [
-            (preset("claude", ""), vec![], tokens),
+            (preset("claude", ""), vec![], both),
             (
                 preset("codex", ""),
-                vec!["agents.a", "`codex` prints tokens", "[prices]", "policy.budget.tokens"],
-                tokens,
+                vec![
+                    "agents.a",
+                    "`codex` prints tokens",
+                    "[prices]",
+                    "set policy.budget.tokens and policy.budget.wall",
+                ],
+                both,
             ),
-            (preset("codex", "model = \"own\""), vec!["agents.a", "[prices.\"own\"]"], tokens),
-            (preset("codex", "model = \"own\"") + OWN, vec![], tokens),
-            (preset("gemini", "model = \"gemini-2.5-pro\""), vec![], tokens),
-            (acp(""), vec!["agents.a", "the protocol"], tokens),
-            (acp("model = \"gpt-5\""), vec![], tokens),
-            (model("openai", "gpt-4.1"), vec![], tokens),
-            (model("openai", "own"), vec!["agents.a", "price of `own`"], tokens),
-            (model("ollama", "gpt-4.1"), vec!["agents.a", "price of `gpt-4.1`"], tokens),
+            (
+                preset("codex", "model = \"own\""),
+                vec!["agents.a", "[prices.\"own\"]", "set policy.budget.tokens and policy.budget.wall"],
+                both,
+            ),
+            (preset("codex", "model = \"own\"") + OWN, vec![], both),
+            (preset("gemini", "model = \"gemini-2.5-pro\""), vec![], both),
+            (acp(""), vec!["agents.a", "the protocol", "; set policy.budget.wall"], wall),
+            (acp("model = \"gpt-5\""), vec!["agents.a", "the protocol", "; set policy.budget.wall"], wall),
+            (model("openai", "gpt-4.1"), vec![], both),
+            (model("openai", "own"), vec!["agents.a", "price of `own`"], both),
+            (model("ollama", "gpt-4.1"), vec!["agents.a", "price of `gpt-4.1`"], both),
             ("[agents.a]\ncommand = [\"x\"]\n".to_owned(), vec!["agents.a", "policy.budget.wall"], wall),
-            (judge.to_owned(), vec!["reviewers.r", "price of `own`"], tokens),
+            (judge.to_owned(), vec!["reviewers.r", "price of `own`"], both),
+            (command.to_owned(), vec!["reviewers.r", "its verdict alone", "; set policy.budget.wall"], wall),
         ] {
             let warnings = |text: &str| load_text(text, &[], &[]).unwrap().0.warnings();
             let said = warnings(&format!("{BUDGET}{text}"));
             assert_eq!(said.len(), usize::from(!says.is_empty()), "{text}{said:?}");
             assert!(says.iter().all(|word| said[0].contains(word)), "{text}{said:?}");
             assert_eq!(warnings(&format!("{BUDGET}{instead}{text}")), [""; 0], "{text}");
+            assert_eq!(warnings(&format!("{BUDGET}{tokens}{text}")), said, "tokens alone stand in for nobody: {text}");
+            let by_wall = warnings(&format!("{BUDGET}{wall}{text}"));
+            assert_eq!(by_wall.is_empty(), says.is_empty() || instead == wall, "{text}{by_wall:?}");
             assert_eq!(warnings(&text), [""; 0], "{text}");
         }
         // Each agent that may get a job, once.

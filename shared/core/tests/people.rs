@@ -3,9 +3,10 @@
 mod common;
 
 use common::{Table, World};
+use refile_core::decide::possible;
 use refile_core::policy::{Budget, OnExhausted};
 use refile_core::prompt::{Carry, prompt};
-use refile_core::{Policy, TaskState};
+use refile_core::{Event, Outcome, Policy, TaskState, Timestamp};
 
 fn cap(max_attempts: u32, on_exhausted: OnExhausted) -> Policy {
     Policy { max_attempts, on_exhausted, ..Policy::default() }
@@ -238,5 +239,50 @@ fn what_no_gate_could_run_on_is_kept_and_who_approves_it_overrides_the_gates() {
         let phase = &world.task.phases[0];
         assert_eq!(phase.approval.as_ref().map(|approval| approval.overrides_gates), overrides, "{decision}");
         assert_eq!(phase.attempts[0].change, left, "{decision}");
+    }
+}
+
+#[test]
+fn what_a_run_left_that_had_not_ended_is_gone_on_from_and_not_approved() {
+    let policy = Policy { max_infra_failures: 1, ..cap(1, OnExhausted::Escalate) };
+    let mut table = Table::new(policy.clone());
+    table.case("broken-off crash", "person approve", "refused: not allowed");
+    table.case(
+        "broken-off crash",
+        "person retry",
+        "coding #1, open: count escalation_decisions_total{retry}, enqueue code #1",
+    );
+    table.case(
+        "broken-off crash; person retry; gate lint",
+        "person approve",
+        "landing #1, open: count escalation_decisions_total{approve}, enqueue land #1",
+    );
+    let mut world = World::new(policy);
+    world.run("broken-off crash");
+    let escalation = world.task.escalations[0].id.clone();
+    let offered = possible(&world.task, &escalation, &world.policy, Timestamp(9_000));
+    assert_eq!(offered, ["refile", "retry", "reject"]);
+    let approve = world.event("person approve");
+    let refusal = world.apply(&approve).unwrap_err().to_string();
+    assert!(refusal.contains("had not ended") && refusal.contains("`retry`"), "{refusal}");
+}
+
+#[test]
+fn a_spent_budget_says_no_cost_that_nobody_knows() {
+    for (tokens, cost_micros, cost_unknown, says) in [
+        (60, 10, false, "100 tokens, 0.000010 USD, 1 s of work"),
+        (60, 0, false, "100 tokens, 0.000000 USD, 1 s of work"),
+        (60, 10, true, "100 tokens, at least 0.000010 USD, 1 s of work"),
+        (60, 0, true, "100 tokens, cost unknown, 1 s of work"),
+        (0, 0, true, "tokens and cost unknown, 1 s of work"),
+    ] {
+        let budget = Budget { wall_ms: Some(999), ..Budget::default() };
+        let mut world = World::new(Policy { budget, ..Policy::default() });
+        let mut event = world.event("coded");
+        let Event::Outcome { outcome: Outcome::Coded { usage, .. }, .. } = &mut event else { panic!("{event:?}") };
+        (usage.cost_micros, usage.cost_unknown) = (cost_micros, cost_unknown);
+        (usage.input_tokens, usage.output_tokens) = (tokens, if tokens > 0 { 40 } else { 0 });
+        world.apply(&event).unwrap();
+        assert_eq!(world.task.escalations[0].detail, says);
     }
 }

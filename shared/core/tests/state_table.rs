@@ -293,7 +293,7 @@ fn states() -> Vec<State> {
             phases: "build",
             before: "coded; escalate 1.0",
             rows: vec![
-                row("person: approve", "the attempt left a change", "", "build: person approve"),
+                row("person: approve", "the attempt left a change, and its run had ended", "", "build: person approve"),
                 row("person: refile", "", "", "build: person refile Do it."),
                 row("person: retry", "", "", "build: person retry"),
                 row("person: reject", "", "", "build: person reject"),

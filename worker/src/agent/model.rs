@@ -242,7 +242,7 @@ impl Run<'_> {
                     continue;
                 }
             }
-            let has_cost = self.usage.input_tokens + self.usage.output_tokens > 0;
+            let has_cost = self.usage.has_cost();
             let left = self.deadline.saturating_duration_since(Instant::now());
             match wait(failure, tries, has_cost).filter(|wait| *wait < left) {
                 Some(wait) if spent(&self.bounds, 0, self.usage).is_none() => {
@@ -270,7 +270,7 @@ impl Run<'_> {
 
 /// Which of the bounds is reached, if one is.
 fn spent(bounds: &Bounds, answers: u32, usage: Usage) -> Option<String> {
-    let tokens = usage.input_tokens + usage.output_tokens;
+    let tokens = usage.input_tokens.saturating_add(usage.output_tokens);
     if answers >= bounds.steps {
         return Some(format!("its {} steps are used up", bounds.steps));
     }

@@ -54,6 +54,7 @@ pub async fn ask(
         }
         Err(failure)
     };
-    let usage = Usage { wall_ms: done.wall_ms(), ..Usage::default() };
+    // It may have asked a model, and says nothing of that.
+    let usage = Usage { wall_ms: done.wall_ms(), cost_unknown: true, ..Usage::default() };
     Opinion { verdict, reply: Some(reply), calls: Vec::new(), usage }
 }

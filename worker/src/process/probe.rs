@@ -83,8 +83,9 @@ impl Guard {
         match tried {
             Ok(guard) => {
                 let words = format!(
-                    "the sandbox works: agents, gates and command reviewers write their tree alone and see no home, no \
-                     other process and nothing of the fleet; the network, this machine's own ports included, is open to \
+                    "the sandbox works: agents, gates and command reviewers can write nothing but their tree, a home and a \
+                     /tmp of their own and what `writable` names, and see no other home, no other process and nothing of \
+                     the fleet; the network, this machine's own ports included, is open to \
                      agents and to what has network = true; {}",
                     guard.bounds()
                 );

@@ -334,13 +334,15 @@ impl<'a> Draft<'a> {
 
     fn what_was_spent(&self) -> String {
         let s = self.task.spent;
-        format!(
-            "{} tokens, {}.{:06} USD, {} s of work",
-            s.input_tokens.saturating_add(s.output_tokens),
-            s.cost_micros / 1_000_000,
-            s.cost_micros % 1_000_000,
-            s.wall_ms / 1_000
-        )
+        let tokens = s.input_tokens.saturating_add(s.output_tokens);
+        let usd = format!("{}.{:06} USD", s.cost_micros / 1_000_000, s.cost_micros % 1_000_000);
+        let spent = match (tokens, s.cost_micros, s.cost_unknown) {
+            (0, 0, true) => "tokens and cost unknown".to_owned(),
+            (_, 0, true) => format!("{tokens} tokens, cost unknown"),
+            (_, _, true) => format!("{tokens} tokens, at least {usd}"),
+            (_, _, false) => format!("{tokens} tokens, {usd}"),
+        };
+        format!("{spent}, {} s of work", s.wall_ms / 1_000)
     }
 }
 

@@ -85,6 +85,13 @@ fn overridden_gates(task: &Task, escalation: &str, decision: &PersonDecision) ->
 fn approve(draft: &mut Draft<'_>, by: &str) -> Result<(), Refusal> {
     has_begun(draft)?;
     let attempt = draft.attempt()?;
+    if attempt.change.as_ref().is_some_and(|c| c.unfinished) {
+        // No gate has run on it.
+        return Err(Refusal::NotAllowed(
+            "the run that left the change had not ended: `retry` lets the agent go on from it, or refile or reject"
+                .to_owned(),
+        ));
+    }
     let nothing = attempt.change.as_ref().is_none_or(|c| c.patch_id.is_empty());
     if nothing || attempt.gates.iter().any(|g| g.name == gate::EMPTY_DIFF && !g.passed) {
         return Err(Refusal::NotAllowed(

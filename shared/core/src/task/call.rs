@@ -39,7 +39,7 @@ impl Call {
             output_tokens: self.output_tokens,
             cost_micros: self.cost_micros.unwrap_or(0),
             wall_ms: self.latency_ms,
-            cost_unknown: self.cost_micros.is_none() && self.input_tokens + self.output_tokens > 0,
+            cost_unknown: self.cost_micros.is_none() && (self.input_tokens > 0 || self.output_tokens > 0),
         }
     }
 }
@@ -137,5 +137,8 @@ mod tests {
         assert_eq!((paid.usage().cost_micros, paid.usage().cost_unknown), (0, true));
         let known = Call { cost_micros: Some(9), ..paid }.usage();
         assert_eq!((known.cost_micros, known.cost_unknown), (9, false));
+        // What a provider prints may be any number.
+        let most = Call { input_tokens: u64::MAX, output_tokens: u64::MAX, ..Call::default() };
+        assert!(most.usage().cost_unknown);
     }
 }

@@ -127,6 +127,13 @@ impl World {
                 usage: usage(),
                 change: Some(self.change()),
             },
+            "broken-off" => Outcome::AgentFailed {
+                failure: failure(rest),
+                prompt_digest: Some("d".to_owned()),
+                transcript: None,
+                usage: usage(),
+                change: Some(Change { unfinished: true, ..self.change() }),
+            },
             "asks" => Outcome::NeedsInput {
                 words: "Which port?".to_owned(),
                 prompt_digest: "d".to_owned(),
