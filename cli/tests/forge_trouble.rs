@@ -225,7 +225,7 @@ fn the_pull_request_of_a_task_that_was_called_off_between_two_fleets_is_closed()
     let fleet = story.up();
     let id = story.submit("One");
     let (number, _) = story.proposed(&id, 1);
-    story.kill(fleet);
+    story.stop(fleet);
     story.configure("strategy = \"pull_request\"", "strategy = \"squash\"");
     // Who says it twice does not want to wait for a worker's look.
     for _ in 0..2 {
@@ -242,7 +242,7 @@ fn the_pull_request_of_a_task_that_was_called_off_between_two_fleets_is_closed()
     let new_one = story.submit("Another");
     story.ended(&new_one, "merged");
     assert_eq!(said(&story), 1);
-    story.kill(fleet);
+    story.stop(fleet);
     story.configure("NO_TOKEN", "FORGE_TOKEN");
     story.up();
     until("it is closed, told and tidied up", DEADLINE, || {
@@ -263,7 +263,7 @@ fn a_closing_by_hand_is_a_no_while_the_change_lands_another_way() {
     let fleet = story.up();
     let (one, two) = (story.submit("One"), story.submit("Two"));
     let ((first, _), (second, _)) = (story.proposed(&one, 1), story.proposed(&two, 1));
-    story.kill(fleet);
+    story.stop(fleet);
     story.configure("strategy = \"pull_request\"", "strategy = \"squash\"");
     let origin = story.dir().join("origin.git");
     let hook = origin.join("hooks/update");
