@@ -269,7 +269,7 @@ fn what_was_proposed_is_followed_whatever_the_strategy_is_now() {
     let fleet = story.up();
     let (one, two) = (story.submit("One"), story.submit("Two"));
     let ((first, _), (second, _)) = (story.proposed(&one, 1), story.proposed(&two, 1));
-    story.kill(fleet);
+    story.stop(fleet);
     story.configure("strategy = \"pull_request\"", "strategy = \"squash\"");
     let place = format!("kind = \"github\"\nbase_url = \"{}\"\n", story.fake.url);
     for (old, new, why) in [
@@ -289,7 +289,7 @@ fn what_was_proposed_is_followed_whatever_the_strategy_is_now() {
         let said = said(&story);
         assert_eq!(said.len(), 1, "{said:?}");
         assert!([why, &one, &two, "refile task cancel"].iter().all(|part| said[0].contains(part)), "{said:?}");
-        story.kill(fleet);
+        story.stop(fleet);
         if new.is_empty() {
             story.configure("[forge]\n", &format!("[forge]\n{place}"));
         } else {

@@ -60,14 +60,16 @@ struct Watch<'a> {
     any_proposed: bool,
     /// Whether the ends of tasks matter to pull requests.
     follows_ends: bool,
+    /// Whether the ends that came before this coordinator were looked at: tasks may have ended while none was there.
+    has_read_ends: bool,
     /// The task with which the next look begins: the last one came no further.
     next: Option<TaskId>,
-    /// Tasks whose pull requests are on a forge that cannot be asked, by the reason.
-    unreachable: BTreeMap<String, BTreeSet<String>>,
+    /// Tasks whose pull requests are on a forge that cannot be asked: the reason, and how each is named.
+    unreachable: BTreeMap<TaskId, (String, String)>,
 }
 
 /// Looks at the forge until `shutdown`: every `forge.poll`, and at once when told so. Where changes are not proposed (any
-/// more), it costs one question to the store each time.
+/// more), it costs a question or two to the store each time.
 pub async fn run(coordinator: &Coordinator, look: &Look, shutdown: &CancellationToken) {
     let config = &coordinator.config;
     let mut watch = Watch {
@@ -79,6 +81,7 @@ pub async fn run(coordinator: &Coordinator, look: &Look, shutdown: &Cancellation
         said: BTreeSet::new(),
         any_proposed: true,
         follows_ends: config.land.strategy == Strategy::PullRequest || config.forge.label.is_some(),
+        has_read_ends: false,
         next: None,
         unreachable: BTreeMap::new(),
     };
@@ -90,7 +93,7 @@ pub async fn run(coordinator: &Coordinator, look: &Look, shutdown: &Cancellation
         let looking = async {
             if wanted.all || began >= due {
                 watch.pull_requests().await;
-                if watch.follows_ends {
+                if watch.follows_ends || !watch.has_read_ends {
                     watch.endings().await;
                 }
                 watch.issues().await;

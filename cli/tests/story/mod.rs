@@ -95,6 +95,13 @@ impl Story {
         child.wait().unwrap();
     }
 
+    /// Asks a fleet to end, and waits for it: then nobody takes it for one that still lives.
+    pub fn stop(&mut self, fleet: usize) {
+        let child = &mut self.running[fleet].0;
+        assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+        child.wait().unwrap();
+    }
+
     pub fn log(&self, fleet: usize) -> String {
         std::fs::read_to_string(&self.running[fleet].1).unwrap()
     }

@@ -1,12 +1,13 @@
 //! The pull requests of tasks that end without a merge, or wait for a person: told why, and closed where it is over.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use refile_config::schema::Strategy;
 use refile_core::decide::What;
 use refile_core::{Task, TaskId, TaskState};
 use refile_forge::{State, Thread, Verdict, comment_once, is_told, tell_verdicts, text};
 
-use super::pull_requests::{is_for_people, is_to_be_merged, tell_status, tidy};
+use super::pull_requests::{is_for_people, is_to_be_merged, is_unasked, listed, named, tell_status, tidy};
 use super::{LookError, Watch};
 
 /// Events or tasks that are read from the store at a time.
@@ -38,11 +39,32 @@ impl Watch<'_> {
                 break;
             }
         }
+        let mut unasked = BTreeMap::new();
+        let ended = self.end_these(&mut unasked).await;
+        for (why, tasks) in unasked {
+            let tasks = listed(&tasks);
+            tracing::error!(
+                "these tasks are over or wait for a person, and their pull requests could not be told and may be open: {tasks}; \
+                 {why}; put back what [forge] and the environment said when they were opened and start the coordinator anew, \
+                 or close them by hand"
+            );
+        }
+        self.has_read_ends |= ended.is_ok();
+        ended
+    }
+
+    /// Goes through the tasks whose end is to be told. Those whose forge cannot be asked are given by the reason.
+    async fn end_these(&mut self, unasked: &mut BTreeMap<String, BTreeSet<String>>) -> Result<(), LookError> {
         let ending: Vec<TaskId> = self.ending.iter().cloned().collect();
         for ids in ending.chunks(PAGE) {
-            for (id, found) in ids.iter().zip(store.tasks(ids).await?) {
+            for (id, found) in ids.iter().zip(self.coordinator.store.tasks(ids).await?) {
                 if let Some(found) = found {
-                    match self.end(&found.task).await {
+                    let task = &found.task;
+                    match self.end(task).await {
+                        Err(LookError::Forge(error)) if is_unasked(&error) => {
+                            let all = task.phases.iter().filter_map(|phase| phase.pull_request.as_ref());
+                            unasked.entry(error.detail).or_default().extend(all.map(|known| named(task, known)));
+                        }
                         // One that the forge does not let be told must not hold up the others.
                         Err(LookError::Forge(error)) if is_for_people(&error) => {
                             tracing::warn!(task = %id, %error, "the end of a task could not be told on its pull request");
@@ -83,11 +105,13 @@ impl Watch<'_> {
     async fn end(&mut self, task: &Task) -> Result<(), LookError> {
         let Some(outcome) = text::outcome(task) else { return Ok(()) };
         let marker = text::outcome_marker(task);
+        let proposes = self.coordinator.config.land.strategy == Strategy::PullRequest;
         for (phase, known) in task.phases.iter().filter_map(|phase| Some((phase, phase.pull_request.as_ref()?))) {
-            // What has landed closed its pull request by that, unless that shows another commit: where the fleet does not
-            // propose changes any more, the next attempt was pushed past it.
+            // What has landed closed its pull request by that. Where the fleet does not propose changes any more, it may have
+            // been pushed past it: the next attempt, or this one when the base had moved.
             let has_landed = matches!(task.state, TaskState::Merged | TaskState::Accepted);
-            if has_landed && phase.approval.as_ref().is_none_or(|approval| approval.head == known.head) {
+            let is_shown = phase.approval.as_ref().is_none_or(|approval| approval.head == known.head);
+            if has_landed && is_shown && (known.moves == 0 || proposes) {
                 continue;
             }
             let told = format!("{marker} {}", known.number);

@@ -1,12 +1,14 @@
 //! Pull requests that people on the forge decide on.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use refile_config::schema::Strategy;
 use refile_core::count::Count;
 use refile_core::event::News;
 use refile_core::failure::FailureKind;
 use refile_core::task::{Job, PullRequest};
 use refile_core::{Event, Phase, PhaseState, Refusal, Task, TaskId, TaskState};
-use refile_forge::{Forge, ForgeError, Merge, State, Verdict, set_status, text};
+use refile_forge::{Forge, ForgeError, Merge, State, Verdict, text};
 use refile_store::{Filter, StoreError};
 
 use super::{LookError, Watch};
@@ -32,17 +34,17 @@ impl Watch<'_> {
         };
         self.any_proposed = !ids.is_empty();
         self.follows_ends |= self.any_proposed;
-        self.unreachable.clear();
         ids.sort_unstable();
+        self.unreachable.retain(|id, _| ids.binary_search(id).is_ok());
         let first = self.next.take().map_or(0, |next| ids.partition_point(|id| *id < next));
         ids.rotate_left(first);
-        for chunk in ids.chunks(AT_ONCE) {
+        'looks: for chunk in ids.chunks(AT_ONCE) {
             let found = match self.coordinator.store.tasks(chunk).await {
                 Ok(found) => found,
                 Err(error) => {
                     self.next = chunk.first().cloned();
                     self.note("the tasks could not be read", Err(error.into()));
-                    return;
+                    break;
                 }
             };
             for task in found.into_iter().flatten().map(|found| found.task) {
@@ -50,7 +52,7 @@ impl Watch<'_> {
                     // One that was asked for first and does not get through must not keep the others waiting.
                     let is_stuck = limit.status.is_some() && ids.first() == Some(&task.id);
                     self.next = if is_stuck { ids.get(1).cloned() } else { Some(task.id) };
-                    return;
+                    break 'looks;
                 }
             }
         }
@@ -81,13 +83,12 @@ impl Watch<'_> {
 
     /// Says once which pull requests nobody looks at, and what to do.
     fn tell_unreachable(&mut self) {
-        for (why, tasks) in &self.unreachable {
-            let named: Vec<&str> = tasks.iter().take(MAX_TOLD).map(String::as_str).collect();
-            let more = match tasks.len() - named.len() {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
-            let tasks = format!("{}{more}", named.join(", "));
+        let mut by_reason: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        for (why, name) in self.unreachable.values() {
+            by_reason.entry(why).or_default().insert(name.clone());
+        }
+        for (why, tasks) in by_reason {
+            let tasks = listed(&tasks);
             if self.said.insert(format!("unreachable: {why}: {tasks}")) {
                 tracing::error!(
                     "the pull requests of these tasks wait, and the fleet does not see what people do with them: {tasks}; \
@@ -128,8 +129,9 @@ impl Watch<'_> {
             && is_unasked(error)
         {
             // All of them are told in one line.
-            let name = format!("{} ({})", task.id, known.url);
-            self.unreachable.entry(error.detail.clone()).or_default().insert(name);
+            self.unreachable.insert(task.id.clone(), (error.detail.clone(), named(task, known)));
+        } else {
+            self.unreachable.remove(&task.id);
         }
         let news = match seen {
             // It does not pass by itself, and the task must not wait for the fleet without a word.
@@ -140,9 +142,9 @@ impl Watch<'_> {
             seen => seen?,
         };
         let Some(news) = news else { return Ok(()) };
-        // What a worker pushes past its pull request loses that one's branch, and with it the forge closes it: nobody's no.
-        let is_pushed = phase.job == Some(Job::Land) && self.coordinator.config.land.strategy != Strategy::PullRequest;
-        if is_pushed && matches!(news, News::Closed { .. }) {
+        if let (Ok(forge), News::Closed { by }) = (&forge, &news)
+            && self.is_pushed_past(forge.as_ref(), phase, known, by.as_ref()).await?
+        {
             return Ok(());
         }
         // Before it counts: then a worker may begin, and has the last word.
@@ -176,6 +178,32 @@ impl Watch<'_> {
             Err(error) => return Err(error.into()),
         }
         Ok(())
+    }
+
+    /// Whether a worker lands the change past its pull request, so that nobody's no closed this: with what has landed its
+    /// branches are removed, and the forge closes it for that. It may do so in the name of whom the token belongs to; then the
+    /// branches tell, of which a person who closes it leaves the attempt's.
+    async fn is_pushed_past(
+        &self,
+        forge: &dyn Forge,
+        phase: &Phase,
+        known: &PullRequest,
+        by: Option<&String>,
+    ) -> Result<bool, ForgeError> {
+        if phase.job != Some(Job::Land) || self.coordinator.config.land.strategy == Strategy::PullRequest {
+            return Ok(false);
+        }
+        if by.is_none() {
+            return Ok(true);
+        }
+        let of_attempt = phase.attempt().and_then(|attempt| Some(&attempt.change.as_ref()?.branch));
+        for branch in of_attempt.into_iter().chain([&known.branch]) {
+            match forge.head_of(branch).await {
+                Err(error) if error.status == Some(404) => {}
+                found => return found.map(|_| false),
+            }
+        }
+        Ok(true)
     }
 
     /// What became of a pull request; and the merge, where the fleet is to do it.
@@ -254,12 +282,27 @@ pub(super) fn is_for_people(error: &ForgeError) -> bool {
 }
 
 /// Whether it could not even be asked: the configuration or the environment says no more where it is, or with which token.
-fn is_unasked(error: &ForgeError) -> bool {
+pub(super) fn is_unasked(error: &ForgeError) -> bool {
     error.status.is_none() && matches!(error.kind, FailureKind::Auth | FailureKind::Configuration)
 }
 
-/// Says on the commit that a pull request shows how the fleet stands to it. Nothing waits for that, except for a forge that
-/// wants to be left alone.
+/// A task and its pull request, as a line of the log names them.
+pub(super) fn named(task: &Task, known: &PullRequest) -> String {
+    format!("{} ({})", task.id, known.url)
+}
+
+/// The first of many, and how many more there are.
+pub(super) fn listed(all: &BTreeSet<String>) -> String {
+    let first: Vec<&str> = all.iter().take(MAX_TOLD).map(String::as_str).collect();
+    let more = match all.len() - first.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{}{more}", first.join(", "))
+}
+
+/// Says on the commit that a pull request shows how the fleet stands to it: once, since what was decided, and all that is
+/// looked at after it, must not wait for a forge that is not well. Only one that wants to be left alone ends the look.
 pub(super) async fn tell_status(
     forge: &dyn Forge,
     task: &Task,
@@ -267,7 +310,7 @@ pub(super) async fn tell_status(
     verdict: Verdict,
     words: &str,
 ) -> Result<(), ForgeError> {
-    match set_status(forge, &known.head, verdict, words).await {
+    match forge.status(&known.head, verdict, words).await {
         Err(error) if error.kind != FailureKind::RateLimit => {
             tracing::warn!(task = %task.id, commit = known.head, %error, "the commit's status could not be set");
             Ok(())
