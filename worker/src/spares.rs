@@ -13,6 +13,8 @@ use crate::git::{GitError, Mirror, Tree, tree};
 
 /// The most spares of one process, but for those of a repository that has more by itself.
 const MOST: usize = 8;
+/// When the second is over in which its last file was written: nobody changes one before it is used.
+const NO_LONGER_NEW: Duration = Duration::from_millis(1_100);
 /// How long one is kept: a working day begins with what the last one left.
 const KEPT_FOR: Duration = Duration::from_hours(24);
 
@@ -63,6 +65,8 @@ impl Spares {
         while !self.no_room.load(Ordering::Relaxed) && has_room() && self.may_have_more(mirror) {
             let name = uuid::Uuid::new_v4().simple().to_string();
             let tree = Tree::bare(mirror, &self.dir.join(name), start).await?;
+            tokio::time::sleep(NO_LONGER_NEW).await;
+            tree.unchanged()?;
             self.ready().push((Instant::now(), tree));
         }
         Ok(())

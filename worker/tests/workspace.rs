@@ -162,6 +162,11 @@ async fn attempts_that_begin_together_each_have_a_tree_that_was_checked_out_ahea
     let taken = tree(&place, &mirror, 5, &base).await;
     assert!(ahead.contains(&taken.dir().metadata().unwrap().ino()));
     assert_ne!(attempt, base);
+    // A change of the same length, at once, is seen for all that git was told of the files' times.
+    let unchanged = taken.write().await.unwrap();
+    let text = std::fs::read_to_string(taken.dir().join("b.txt")).unwrap();
+    std::fs::write(taken.dir().join("b.txt"), text.to_uppercase()).unwrap();
+    assert_ne!(taken.write().await.unwrap(), unchanged);
     assert_eq!(std::fs::read_to_string(taken.dir().join(".git/refs/heads/main")).unwrap().trim(), base);
 }
 
