@@ -30,6 +30,8 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// How often it is looked what jobs wait for.
 const TELL: Duration = Duration::from_secs(1);
+/// For how long a drain waits for room on the disk where nothing runs.
+const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// A fleet that runs.
 pub(crate) struct Fleet {
@@ -121,15 +123,21 @@ impl Fleet {
     /// Returns when no task is open any more but those whose pull requests people have to decide on, or the fleet is told to
     /// stop. A store that is away is waited for. Fails where nothing runs, and nothing can begin for want of room on the disk.
     pub(crate) async fn drained(&self) -> anyhow::Result<()> {
-        let (mut said, mut next) = (String::new(), Instant::now());
+        let (mut said, mut next, mut stuck) = (String::new(), Instant::now(), None::<Instant>);
         while !self.shutdown.is_cancelled() {
             match self.store.stats().await {
                 Ok(stats) if tasks(&stats, TaskState::Open) <= proposed(&stats) => return Ok(()),
                 Ok(stats) => {
-                    if let (Err(why), 0) = (self.workspace.has_room(), stats.leases.values().sum::<u64>()) {
-                        anyhow::bail!(
-                            "{why}\n  nothing runs that could make room: make some, and start again; nothing is lost"
-                        );
+                    match self.workspace.has_room() {
+                        Err(why) if stats.leases.values().all(|jobs| *jobs == 0) => {
+                            // What ended last may still be removed.
+                            if stuck.get_or_insert_with(Instant::now).elapsed() > GIVE_UP {
+                                anyhow::bail!(
+                                    "{why}\n  nothing runs that could make room: make some, and start again; nothing is lost"
+                                );
+                            }
+                        }
+                        _ => stuck = None,
                     }
                     if Instant::now() >= next {
                         next = Instant::now() + TELL;
