@@ -210,6 +210,28 @@ fn each_preset_is_complete() {
 }
 
 #[test]
+fn each_preset_runs_without_a_person_and_is_given_its_prompt() {
+    use PromptDelivery::{File, Stdin};
+    for (preset, words, prompt) in [
+        (Preset::Claude, "claude --print --output-format json --permission-mode acceptEdits --allowedTools", Stdin),
+        (
+            Preset::Codex,
+            "codex exec --json --skip-git-repo-check --ephemeral -c sandbox_mode=\"workspace-write\"",
+            Stdin,
+        ),
+        (Preset::Gemini, "gemini --output-format json --approval-mode yolo", Stdin),
+        (Preset::Opencode, "opencode run --format json --auto", Stdin),
+        (Preset::Aider, "aider --message-file {prompt_file} --yes-always --no-auto-commits --no-dirty-commits", File),
+        (Preset::MiniSweAgent, "mini --yolo --exit-immediately", File),
+    ] {
+        let known = known(preset).unwrap();
+        let line = known.command.join(" ");
+        assert!(line.contains(words), "{}: {line}", preset.as_str());
+        assert_eq!(known.prompt, prompt, "{}", preset.as_str());
+    }
+}
+
+#[test]
 fn own_settings_go_before_those_of_the_preset() {
     let mut agent = Try::script("").agent;
     (agent.command, agent.preset) = (Vec::new(), Some(Preset::Codex));
